@@ -1,0 +1,126 @@
+#include "base/thread_pool.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+namespace inflight {
+namespace {
+
+inline void pause_cpu() { __builtin_ia32_pause(); }
+
+// How long a worker spins before it sleeps: about 50 us, the gap between two regions of one decode step.
+constexpr int kSpins = 2000;
+
+// CPUs that the cgroup (v2, then v1) grants, or a large number when there is no quota.
+double cgroup_cpus() {
+  double best = 1e9;
+  std::ifstream self("/proc/self/cgroup");
+  std::string line;
+  while (std::getline(self, line)) {
+    const auto first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    std::string path = line.substr(second + 1);
+    const bool v2 = controllers.empty();
+    if (!v2 && controllers.find("cpu") == std::string::npos) continue;
+    for (;;) {  // a quota may sit on any ancestor
+      if (v2) {
+        std::ifstream max("/sys/fs/cgroup" + path + "/cpu.max");
+        std::string quota;
+        double period = 0;
+        if (max >> quota >> period && quota != "max" && period > 0) best = std::min(best, std::stod(quota) / period);
+      } else {
+        const std::string base = "/sys/fs/cgroup/cpu" + path;
+        double quota = -1, period = 0;
+        std::ifstream(base + "/cpu.cfs_quota_us") >> quota;
+        std::ifstream(base + "/cpu.cfs_period_us") >> period;
+        if (quota > 0 && period > 0) best = std::min(best, quota / period);
+      }
+      if (path.empty() || path == "/") break;
+      path.resize(path.find_last_of('/'));
+    }
+  }
+  return best;
+}
+
+std::vector<int> allowed_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cpus;
+  if (::sched_getaffinity(0, sizeof set, &set) == 0)
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+      if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+  return cpus;
+}
+
+void pin(int cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  (void)::sched_setaffinity(0, sizeof set, &set);  // a refusal costs speed only
+}
+
+}  // namespace
+
+int usable_threads() {
+  const double affinity = static_cast<double>(std::max<std::size_t>(allowed_cpus().size(), 1));
+  return std::max(1, static_cast<int>(std::floor(std::min(affinity, cgroup_cpus()))));
+}
+
+ThreadPool::ThreadPool(int threads) : threads_(std::max(1, threads)) {
+  const std::vector<int> cpus = allowed_cpus();
+  // The caller keeps its affinity (it is not ours to change); workers are pinned one to a CPU when there are enough.
+  const bool pinned = static_cast<int>(cpus.size()) >= threads_;
+  for (int worker = 1; worker < threads_; ++worker)
+    workers_.emplace_back([this, worker, pinned, cpu = pinned ? cpus[static_cast<std::size_t>(worker)] : 0] {
+      if (pinned) pin(cpu);
+      worker_loop(worker);
+    });
+}
+
+ThreadPool::~ThreadPool() {
+  stopping_ = true;
+  generation_.fetch_add(1, std::memory_order_seq_cst);
+  generation_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadPool::run_erased(Function function, void* context) {
+  if (threads_ == 1) return function(context, 0);
+  function_ = function;
+  context_ = context;
+  unfinished_.store(static_cast<std::uint32_t>(threads_ - 1), std::memory_order_relaxed);
+  generation_.fetch_add(1, std::memory_order_seq_cst);
+  if (sleepers_.load(std::memory_order_seq_cst) > 0) generation_.notify_all();
+  function(context, 0);
+  for (int spins = 0; unfinished_.load(std::memory_order_acquire) != 0;) {
+    if (++spins < kSpins) pause_cpu();
+    else std::this_thread::yield();  // oversubscribed: let the worker run
+  }
+}
+
+void ThreadPool::worker_loop(int worker) {
+  std::uint32_t seen = 0;
+  for (;;) {
+    int spins = 0;
+    while (generation_.load(std::memory_order_acquire) == seen && ++spins < kSpins) pause_cpu();
+    if (generation_.load(std::memory_order_acquire) == seen) {
+      sleepers_.fetch_add(1, std::memory_order_seq_cst);
+      generation_.wait(seen, std::memory_order_seq_cst);
+      sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+      continue;  // a spurious wake-up finds the same generation again
+    }
+    ++seen;
+    if (stopping_) return;
+    function_(context_, worker);
+    unfinished_.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+}  // namespace inflight

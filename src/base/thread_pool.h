@@ -1,0 +1,73 @@
+// A fixed pool of pinned threads for short parallel regions (tens of microseconds), with a spin-then-sleep barrier.
+//
+//     ThreadPool pool(2);
+//     pool.parallel_for(panels, [&](std::int64_t begin, std::int64_t end) { kernel(begin, end); });
+//
+// The calling thread is worker 0. Regions do not nest. What a body computes must not depend on how the range is cut.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace inflight {
+
+// Threads worth starting: min(CPUs in the affinity mask, floor of the cgroup CPU quota), at least 1.
+int usable_threads();
+
+class ThreadPool {
+ public:
+  explicit ThreadPool(int threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int threads() const { return threads_; }
+
+  // body(worker) once on every worker; returns when all are done.
+  template <class Body>
+  void run(Body&& body) {
+    using Plain = std::remove_reference_t<Body>;
+    run_erased([](void* context, int worker) { (*static_cast<Plain*>(context))(worker); }, const_cast<void*>(static_cast<const void*>(&body)));
+  }
+
+  // body(begin, end) on disjoint ranges that cover [0, n), each but the last of whole multiples of `grain`; ranges are taken dynamically.
+  template <class Body>
+  void parallel_for(std::int64_t n, std::int64_t grain, Body&& body) {
+    if (n <= 0) return;
+    if (threads_ == 1 || n <= grain) return body(std::int64_t{0}, n);
+    // About four ranges a thread: enough to even out a slow neighbour, few enough to keep streams long.
+    const std::int64_t units = (n + grain - 1) / grain;
+    const std::int64_t step = (units + threads_ * 4 - 1) / (threads_ * 4) * grain;
+    std::atomic<std::int64_t> next{0};
+    run([&](int) {
+      for (;;) {
+        const std::int64_t begin = next.fetch_add(step, std::memory_order_relaxed);
+        if (begin >= n) return;
+        body(begin, begin + step < n ? begin + step : n);
+      }
+    });
+  }
+  template <class Body>
+  void parallel_for(std::int64_t n, Body&& body) {
+    parallel_for(n, 1, std::forward<Body>(body));
+  }
+
+ private:
+  using Function = void (*)(void* context, int worker);
+  void run_erased(Function function, void* context);
+  void worker_loop(int worker);
+
+  const int threads_;
+  std::vector<std::thread> workers_;
+  Function function_ = nullptr;
+  void* context_ = nullptr;
+  bool stopping_ = false;
+  alignas(64) std::atomic<std::uint32_t> generation_{0};  // bumped to start a region
+  alignas(64) std::atomic<std::uint32_t> unfinished_{0};  // workers still inside the region
+  alignas(64) std::atomic<std::int32_t> sleepers_{0};
+};
+
+}  // namespace inflight
