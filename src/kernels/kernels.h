@@ -141,12 +141,13 @@ struct RooflineKernels {
   double (*fp32)(std::int64_t iterations);
 };
 
+// isa/<name>/table.cc defines `table_<name>`; a stronger ISA may point at a weaker one's sub-table.
 struct Kernels {
   const char* isa;
-  LoadKernels load;
-  LinearKernels linear;
-  VectorKernels vector;
-  RooflineKernels roofline;
+  const LoadKernels* load;
+  const LinearKernels* linear;
+  const VectorKernels* vector;
+  const RooflineKernels* roofline;
 };
 
 }  // namespace inflight::kernels
