@@ -1,0 +1,252 @@
+#!/usr/bin/env python3
+"""Tiny checkpoints of every supported family with reference outputs from Hugging Face transformers.
+
+Each DIR/<name>/ is a complete Hugging Face checkpoint (config.json, *.safetensors, tokenizer files,
+generation_config.json) with random BF16 weights, and DIR/<name>/golden.safetensors holds what the
+reference implementation computes on it in FP32:
+
+  prompt.<i>               int64  [T]        token ids
+  logits.<i>               fp32   [T, V]     logits at every position (weights BF16, maths FP32)
+  hidden.<i>               fp32   [L+1,T,H]  residual stream: after the embedding, then after each layer
+                                             (the last one is after the final norm, as transformers reports it)
+  greedy.<i>               int64  [32]       greedy continuation, end-of-sequence ignored
+  greedy_margin.<i>        fp32   [32]       top-1 minus top-2 logit at each of those steps
+  logits_<format>.<i>      fp32   [T, V]     the same model with its linear weights fake-quantized (see quantize())
+
+Needs: torch, transformers>=5.24, tokenizers, safetensors, numpy.   Usage: make_goldens.py OUT_DIR [name ...]
+"""
+import json
+import os
+import shutil
+import sys
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+torch.manual_seed(0)
+torch.set_num_threads(2)
+
+VOCAB = 512
+TESTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests")
+ROPE = {"rope_theta": 10000.0, "rope_type": "default"}
+
+
+def configs():
+    from transformers import (DeepseekV3Config, Ernie4_5_MoeConfig, Ernie4_5Config, LlamaConfig, Qwen2Config,
+                              Qwen3Config, Qwen3MoeConfig)
+    ids = dict(vocab_size=VOCAB, bos_token_id=None, eos_token_id=2, pad_token_id=0, max_position_embeddings=2048)
+    return {
+        # grouped-query attention, biases on q/k/v, untied head
+        "tiny-qwen2": Qwen2Config(hidden_size=64, intermediate_size=160, num_hidden_layers=3, num_attention_heads=4,
+                                  num_key_value_heads=2, tie_word_embeddings=False, rope_parameters=ROPE, **ids),
+        # head_dim differs from hidden/heads, q/k norms, tied head
+        "tiny-qwen3": Qwen3Config(hidden_size=64, intermediate_size=192, num_hidden_layers=3, num_attention_heads=4,
+                                  num_key_value_heads=2, head_dim=32, tie_word_embeddings=True,
+                                  rope_parameters={"rope_theta": 1000000.0, "rope_type": "default"}, **ids),
+        # first layer dense, the others 8 experts, 2 active
+        "tiny-qwen3-moe": Qwen3MoeConfig(hidden_size=64, intermediate_size=192, moe_intermediate_size=64,
+                                         num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
+                                         num_experts=8, num_experts_per_tok=2, norm_topk_prob=True, mlp_only_layers=[0],
+                                         tie_word_embeddings=False, rope_parameters=ROPE, **ids),
+        # MLA with query LoRA, grouped top-k routing with a correction bias, shared expert, YaRN
+        "tiny-deepseek-v3": DeepseekV3Config(hidden_size=64, intermediate_size=160, moe_intermediate_size=64,
+                                             num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=4,
+                                             q_lora_rank=32, kv_lora_rank=64, qk_nope_head_dim=16, qk_rope_head_dim=8,
+                                             v_head_dim=24, n_routed_experts=8, n_shared_experts=1, n_group=4,
+                                             topk_group=2, num_experts_per_tok=3, routed_scaling_factor=2.5,
+                                             norm_topk_prob=True, first_k_dense_replace=1, tie_word_embeddings=False,
+                                             rope_parameters={"rope_theta": 10000.0, "rope_type": "yarn", "factor": 4.0,
+                                                              "original_max_position_embeddings": 512, "beta_fast": 32,
+                                                              "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0}, **ids),
+        # interleaved rotary pairs
+        "tiny-ernie4_5": Ernie4_5Config(hidden_size=64, intermediate_size=160, num_hidden_layers=3,
+                                        num_attention_heads=4, num_key_value_heads=2, head_dim=16, use_bias=False,
+                                        tie_word_embeddings=True, rope_parameters=ROPE, **ids),
+        # dense first layer, softmax routing chosen with a correction bias, shared experts
+        "tiny-ernie4_5-moe": Ernie4_5_MoeConfig(hidden_size=64, intermediate_size=160, num_hidden_layers=4,
+                                                num_attention_heads=4, num_key_value_heads=2, moe_intermediate_size=64,
+                                                moe_num_experts=8, moe_k=3, moe_num_shared_experts=2,
+                                                moe_layer_start_index=1, tie_word_embeddings=True, rope_parameters=ROPE,
+                                                **ids),
+        # llama3 rotary scaling
+        "tiny-llama": LlamaConfig(hidden_size=64, intermediate_size=192, num_hidden_layers=3, num_attention_heads=4,
+                                  num_key_value_heads=2, tie_word_embeddings=False,
+                                  rope_parameters={"rope_theta": 500000.0, "rope_type": "llama3", "factor": 8.0,
+                                                   "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                                                   "original_max_position_embeddings": 256}, **ids),
+    }
+
+
+def randomize(model, seed):
+    """Weights whose signals stay of order one through the network, with a few outlier channels as real models have."""
+    g = torch.Generator().manual_seed(seed)
+    for name, p in model.named_parameters():
+        with torch.no_grad():
+            if "e_score_correction_bias" in name:
+                p.copy_(torch.randn(p.shape, generator=g) * 0.05)
+            elif name.endswith("bias"):
+                p.copy_(torch.randn(p.shape, generator=g) * 0.2)
+            elif "norm" in name and p.ndim == 1:
+                v = 1 + 0.2 * torch.randn(p.shape, generator=g)
+                if "input_layernorm" in name or "post_attention" in name:
+                    v[torch.randint(0, v.numel(), (2,), generator=g)] *= 6
+                p.copy_(v)
+            elif "embed_tokens" in name or "lm_head" in name:
+                p.copy_(torch.randn(p.shape, generator=g) * (1.0 if "embed" in name else 0.25))
+            else:
+                p.copy_(torch.randn(p.shape, generator=g) * (1.3 / p.shape[-1] ** 0.5))
+            p.copy_(p.bfloat16().float())
+    for name, b in model.named_buffers():
+        if "e_score_correction_bias" in name:
+            with torch.no_grad():
+                b.copy_(torch.randn(b.shape, generator=g) * 0.05)
+
+
+def quantize(w, fmt):
+    """Round a weight [..., out, in] as the named format does and return it in FP32.
+
+    wint8       per output channel: scale = absmax/127, q = round-half-away(w/scale) clipped to [-127,127]
+    wint4       per output channel: scale = absmax/7,   q = round-half-away(w/scale) clipped to [-7,7]
+    wint4-g32   the same over groups of 32 consecutive inputs; q from the FP32 scale, the value from the scale rounded to FP16
+    fp8-ocp     per tensor: scale = absmax/448, q = E4M3 round-to-nearest-even
+    fp8-gaudi   per tensor: scale = absmax/240, q = E4M3 round-to-nearest-even (never above 240)
+    fp8-block   blocks of 128x128 of [out, in], the last ones ragged: scale = absmax/448
+    Scales are FP32 but for the groups' stored FP16.
+    """
+    def away(x):
+        return torch.trunc(x + torch.copysign(torch.full_like(x, 0.5), x))
+    if fmt.startswith("wint"):
+        bound = 127 if fmt.startswith("wint8") else 7
+        shape = w.shape
+        if fmt.endswith("-g32"):
+            w = w.reshape(*shape[:-1], shape[-1] // 32, 32)
+        scale = w.abs().amax(-1, keepdim=True) / bound
+        scale = torch.where(scale == 0, torch.ones_like(scale), scale)
+        stored = scale.half().float() if fmt.endswith("-g32") else scale
+        return (away(w / scale).clamp(-bound, bound) * stored).reshape(shape)
+    if fmt == "fp8-block":
+        out = torch.empty_like(w)
+        for i in range(0, w.shape[-2], 128):
+            for j in range(0, w.shape[-1], 128):
+                b = w[..., i:i + 128, j:j + 128]
+                s = b.abs().amax((-2, -1), keepdim=True) / 448
+                s = torch.where(s == 0, torch.ones_like(s), s)
+                out[..., i:i + 128, j:j + 128] = (b / s).clamp(-448, 448).to(torch.float8_e4m3fn).float() * s
+        return out
+    bound = 448.0 if fmt == "fp8-ocp" else 240.0
+    dims = tuple(range(w.ndim - 2, w.ndim))                       # one scale for each expert of a stacked tensor
+    scale = w.abs().amax(dims, keepdim=True) / bound
+    return (w / scale).clamp(-bound, bound).to(torch.float8_e4m3fn).float() * scale
+
+
+def is_linear(name, p):
+    return p.ndim >= 2 and not any(s in name for s in ("embed_tokens", "lm_head", "norm", "gate.weight", "moe_statics"))
+
+
+def fake_quantize(model, fmt):
+    """Quantize every linear weight but the router and the output head; fused expert tensors split gate from up first."""
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if not is_linear(name, p):
+                continue
+            if name.endswith("gate_up_proj"):
+                gate, up = p.chunk(2, dim=-2)
+                p.copy_(torch.cat([quantize(gate, fmt), quantize(up, fmt)], dim=-2))
+            else:
+                p.copy_(quantize(p, fmt))
+
+
+@torch.no_grad()
+def reference(model, prompts, extra=None, out_key="logits", full=True):
+    golden = {}
+    for i, ids in enumerate(prompts):
+        x = torch.tensor([ids])
+        r = model(input_ids=x, use_cache=False, output_hidden_states=full, **(extra or {}))
+        golden[f"{out_key}.{i}"] = r.logits[0].float().contiguous()
+        if not full:
+            continue
+        golden[f"prompt.{i}"] = x[0]
+        golden[f"hidden.{i}"] = torch.stack([h[0].float() for h in r.hidden_states])
+        seq, margin = list(ids), []
+        for _ in range(32):
+            last = model(input_ids=torch.tensor([seq]), use_cache=False).logits[0, -1].float()
+            top = last.topk(2)
+            margin.append((top.values[0] - top.values[1]).item())
+            seq.append(top.indices[0].item())
+        golden[f"greedy.{i}"] = torch.tensor(seq[len(ids):])
+        golden[f"greedy_margin.{i}"] = torch.tensor(margin)
+    return golden
+
+
+def hub_style_config(path):
+    """Rewrite config.json in the form that published checkpoints have: rope_theta, rope_scaling and torch_dtype."""
+    with open(os.path.join(path, "config.json")) as f:
+        cfg = json.load(f)
+    rope = cfg.pop("rope_parameters")
+    cfg["rope_theta"] = rope.pop("rope_theta")
+    cfg["rope_scaling"] = None if rope["rope_type"] == "default" else rope
+    cfg["torch_dtype"] = cfg.pop("dtype", "bfloat16")
+    if cfg["model_type"] == "qwen3_moe" and "num_local_experts" in cfg:
+        cfg["num_experts"] = cfg.pop("num_local_experts")
+    if cfg["model_type"] == "deepseek_v3":
+        cfg.pop("head_dim", None)
+        cfg.update(scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1)
+        cfg["rope_scaling"]["type"] = cfg["rope_scaling"].pop("rope_type")
+    if cfg["model_type"] == "ernie4_5_moe":
+        cfg["moe_use_aux_free"] = True
+    with open(os.path.join(path, "config.json"), "w") as f:
+        json.dump(cfg, f, indent=2)
+
+
+def copy_tokenizer(path):
+    """Byte-level BPE of 512 pieces with ChatML special tokens: id 0 <|endoftext|>, 1 <|im_start|>, 2 <|im_end|>; trained once on 400 kB of
+    the King James Bible and kept as files, so that every tiny checkpoint has the same one."""
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        source = os.path.join(TESTS, "tiny", "tiny-llama", name)
+        if not os.path.exists(os.path.join(path, name)):
+            shutil.copy(source, path)
+
+
+def main():
+    out = sys.argv[1]
+    from transformers import AutoModelForCausalLM
+    rng = np.random.default_rng(7)
+    prompts = [rng.integers(3, VOCAB, n).tolist() for n in (5, 33, 150)]
+    for k, (name, cfg) in enumerate(configs().items()):
+        if sys.argv[2:] and name not in sys.argv[2:]:
+            continue
+        cfg._attn_implementation = "eager"
+        model = AutoModelForCausalLM.from_config(cfg, dtype=torch.float32).eval()
+        randomize(model, 100 + k)
+        path = os.path.join(out, name)
+        os.makedirs(path, exist_ok=True)
+        shard = "200KB" if name == "tiny-qwen3-moe" else "1GB"
+        half = AutoModelForCausalLM.from_config(cfg, dtype=torch.float32)
+        half.load_state_dict(model.state_dict())
+        half.to(torch.bfloat16)
+        for (n, p), (_, q) in zip(half.named_parameters(), model.named_parameters()):
+            if "e_score_correction_bias" in n or ("ernie" in name and n.endswith("gate.weight")):
+                p.data = q.data.float()
+        for (n, p), (_, q) in zip(half.named_buffers(), model.named_buffers()):
+            if "e_score_correction_bias" in n:
+                p.data = q.data.float()
+        half.save_pretrained(path, max_shard_size=shard)
+        if name != "tiny-qwen2":                                   # that one keeps the newer rope_parameters form
+            hub_style_config(path)
+        copy_tokenizer(path)
+        golden = reference(model, prompts)
+        state = {n: p.detach().clone() for n, p in model.state_dict().items()}
+        for fmt in ("wint8", "wint4", "wint4-g32", "fp8-ocp", "fp8-gaudi", "fp8-block"):
+            fake_quantize(model, fmt)
+            golden |= reference(model, prompts, out_key=f"logits_{fmt}", full=False)
+            model.load_state_dict(state)
+        save_file({n: t.contiguous() for n, t in golden.items()}, os.path.join(path, "golden.safetensors"))
+        files = sorted(f for f in os.listdir(path) if f.endswith(".safetensors") and f != "golden.safetensors")
+        names = sorted(n for f in files for n in load_file(os.path.join(path, f)))
+        print(name, len(names), "tensors", files, "margins", [round(golden[f"greedy_margin.{i}"].min().item(), 4) for i in range(3)])
+        print("   ", [n for n in names if ".0." in n or "layers" not in n or ".1.mlp" in n][:40])
+
+
+if __name__ == "__main__":
+    main()
