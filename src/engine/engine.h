@@ -1,0 +1,50 @@
+// The engine: submit requests, step, collect tokens. One thread drives it; the work inside a step runs on the pool.
+//
+//     auto engine = TRY(Engine::create(std::move(opened), options));
+//     RequestId id = TRY(engine->submit(request));
+//     while (engine->has_work())
+//       for (const Event& event : engine->step()) ...
+#pragma once
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/open_model.h"
+#include "engine/options.h"
+#include "engine/request.h"
+
+namespace inflight::engine {
+
+struct EngineLimits {
+  std::int64_t max_model_len = 0;   // longest prompt + answer that is accepted
+  std::int64_t kv_blocks = 0;
+  std::int64_t kv_bytes = 0;
+  std::int64_t block_size = 0;
+};
+
+class Engine {
+ public:
+  // Sizes the KV cache from free memory and the cgroup limit (never the config's maximum) and allocates it lazily.
+  static Result<std::unique_ptr<Engine>> create(std::unique_ptr<OpenedModel> model, const EngineOptions& options);
+  ~Engine();
+
+  // Refuses (with both numbers) a prompt that cannot fit, an empty prompt, ids outside the vocabulary, bad sampling values.
+  Result<RequestId> submit(Request request);
+  // Frees the request's blocks at once; a kCancelled event comes with the next step. Unknown or finished ids are ignored.
+  void cancel(RequestId id);
+  bool has_work() const;
+  // One forward pass over a mix of prefill chunks and decode tokens (decode first), then sampling.
+  std::vector<Event> step();
+  const RequestStats* stats(RequestId id) const;  // of running or finished requests; nullptr once forgotten
+  void forget(RequestId id);                      // drops the stats of a finished request
+
+  const EngineLimits& limits() const;
+  const OpenedModel& model() const;
+
+ private:
+  Engine();
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace inflight::engine

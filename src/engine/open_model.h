@@ -1,0 +1,52 @@
+// Opening a model: folder -> config -> declarations -> plan -> weights in memory.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "base/result.h"
+#include "base/thread_pool.h"
+#include "engine/options.h"
+#include "loader/report.h"
+#include "models/model.h"
+#include "nn/runtime.h"
+#include "params/param_spec.h"
+#include "quant/store.h"
+
+namespace inflight::engine {
+
+// A model whose weights are in memory, ready for forward(). The KV cache is not part of it.
+struct OpenedModel {
+  std::string folder;
+  Json config;                                  // config.json
+  std::unique_ptr<Json> generation_config;      // nullptr: the file does not exist
+  std::vector<std::int32_t> config_stop_ids;    // eos_token_id of config.json and generation_config.json, integers or lists
+  std::string quantization;                     // name of the format in effect, "bf16" when as stored
+  params::ParamTable table;                     // every declared parameter
+  quant::ParamStore store;                      // their memory
+  std::unique_ptr<models::Model> model;
+  std::unique_ptr<ThreadPool> pool;
+  std::unique_ptr<nn::Runtime> runtime;         // kernels, pool, arithmetic, workspace: what forward() needs
+  loader::LoadReport report;
+};
+
+// What `inspect` prints, known before any weight is read.
+struct ModelPlan {
+  std::string folder;
+  Json config;
+  models::ModelInfo info;
+  params::ParamTable table;
+  quant::ParamPlan plan;                        // per parameter: format, bytes
+  std::int64_t source_bytes = 0;                // checkpoint bytes that will be read
+  std::int64_t staging_bytes = 0;               // peak of temporary memory while loading
+  std::int64_t kv_bytes_per_token = 0;
+  std::vector<std::string> ignored;             // checkpoint tensors that a listed rule ignores, with the rule
+  std::vector<std::string> notes;
+};
+
+// `folder` must be a folder (see checkpoint/model_folder.h). All checks are made before any data is read, memory for the plan included.
+Result<ModelPlan> plan_model(const std::string& folder, const EngineOptions& options);
+Result<std::unique_ptr<OpenedModel>> open_model(const std::string& folder, const EngineOptions& options, const LoadProgress& progress = {});
+
+}  // namespace inflight::engine

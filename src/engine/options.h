@@ -1,0 +1,26 @@
+// What a user can choose when opening a model. Names follow the command line.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace inflight::engine {
+
+struct EngineOptions {
+  std::string quantization;                 // "" : as stored; else bf16, wint8, wint4, wint4-g128, ...
+  std::string lm_head = "auto";             // auto, bf16, wint8, ...
+  std::string load_choices = "default_v1";  // default_v1 (stream and quantize in flight) or default (all of it in memory, then quantize)
+  std::string compute = "auto";             // auto, fp32, bf16, int8
+  std::string kv_cache_dtype = "auto";      // auto (fp32 under compute fp32, else bf16), bf16, fp32
+  int threads = 0;                          // 0: min(affinity, cgroup quota)
+  std::int64_t max_model_len = 0;           // tokens of one sequence; 0: what the model promises and memory holds
+  std::int64_t max_num_seqs = 32;           // sequences in one step
+  std::int64_t max_num_batched_tokens = 512;  // tokens in one step (prompts are cut into chunks to fit)
+  std::int64_t block_size = 64;             // tokens of a KV block, a multiple of 16
+  std::int64_t kv_cache_bytes = 0;          // 0: from free memory and the cgroup limit
+};
+
+// Called from the loading thread with bytes of the checkpoint done and in all.
+using LoadProgress = std::function<void(std::int64_t done, std::int64_t total)>;
+
+}  // namespace inflight::engine

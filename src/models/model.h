@@ -1,0 +1,37 @@
+// What the engine sees of a model: its sizes and one virtual call per step.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "nn/runtime.h"
+#include "nn/step.h"
+
+namespace inflight::models {
+
+struct ModelInfo {
+  std::string architecture;          // "Qwen3ForCausalLM"
+  std::int64_t layers = 0;
+  std::int64_t hidden = 0;           // H
+  std::int64_t vocabulary = 0;       // rows of the embedding: token ids are below it
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t max_positions = 0;    // longest context that the configuration promises, rotary scaling included
+  std::vector<std::string> notes;    // things a user should know, e.g. a tie that the config denies
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+  const ModelInfo& info() const { return info_; }
+  // Floats between two rows of logits: vocabulary rounded up to a panel. Entries past the vocabulary are padding, to be ignored.
+  std::int64_t logits_stride() const { return (info_.vocabulary + 15) / 16 * 16; }
+  // Computes a step: writes K and V of every token into step.cache, then the logits of step.logit_rows. Not thread-safe; deterministic.
+  virtual void forward(const nn::Step& step, nn::Runtime& runtime) const = 0;
+
+ protected:
+  ModelInfo info_;
+};
+
+}  // namespace inflight::models

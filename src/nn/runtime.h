@@ -1,0 +1,34 @@
+// What a forward pass runs on: kernels, threads, the arithmetic of prefill and decode tokens, and reusable memory.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "kernels/kernels.h"
+#include "quant/apply.h"
+#include "tensor/buffer.h"
+
+namespace inflight::nn {
+
+// Memory that is reused between steps; grows to the largest step seen and is never shared between forward passes.
+class Workspace {
+ public:
+  void reset() { used_ = 0; }
+  // 64-byte aligned, uninitialized, valid until reset(). Slots keep their memory, so pointers stay good while others grow.
+  std::byte* bytes(std::size_t count);
+  float* floats(std::int64_t count) { return reinterpret_cast<float*>(bytes(static_cast<std::size_t>(count) * sizeof(float))); }
+
+ private:
+  std::vector<Buffer> slots_;
+  std::size_t used_ = 0;
+};
+
+struct Runtime {
+  const kernels::Kernels* kernels = nullptr;
+  ThreadPool* pool = nullptr;
+  quant::ComputePolicy compute;  // which arithmetic prefill and decode tokens use, per format
+  Workspace workspace;
+};
+
+}  // namespace inflight::nn

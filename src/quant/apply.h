@@ -1,0 +1,37 @@
+// y = x . W^T for any format, in the arithmetic asked for.
+#pragma once
+#include <cstdint>
+#include <string_view>
+
+#include "base/result.h"
+#include "base/thread_pool.h"
+#include "kernels/kernels.h"
+#include "quant/matrix.h"
+
+namespace inflight::quant {
+
+// Arithmetic on activations. kFp32: as they are. kBf16: rounded to BF16. kInt8: two int8 planes a token (quantized weights only).
+enum class Arithmetic { kFp32, kBf16, kInt8 };
+
+std::string_view arithmetic_name(Arithmetic arithmetic);
+
+// Which arithmetic a matrix of a format uses, for prefill and for decode tokens.
+struct ComputePolicy {
+  Arithmetic quantized_prefill = Arithmetic::kFp32, quantized_decode = Arithmetic::kFp32;  // wint8, wint4...
+  Arithmetic plain_prefill = Arithmetic::kFp32, plain_decode = Arithmetic::kFp32;          // bf16, f32
+  Arithmetic prefill(const Format& format) const { return format.quantized ? quantized_prefill : plain_prefill; }
+  Arithmetic decode(const Format& format) const { return format.quantized ? quantized_decode : plain_decode; }
+};
+
+// --compute auto|fp32|bf16|int8. `auto` is a table fixed in source from measurement (docs/performance.md), per ISA class.
+Result<ComputePolicy> make_compute_policy(std::string_view compute, std::string_view isa);
+
+// Scratch bytes that apply() needs for `tokens` tokens.
+std::size_t apply_scratch(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, std::int64_t tokens);
+
+// x: [tokens, ldx] f32, inputs columns used. y: [tokens, ldy] f32, ldy >= 16 * panels. scratch: apply_scratch() bytes, 64-byte aligned.
+// Row t of y depends on row t of x alone: bits do not change with `tokens` or threads.
+void apply(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, ThreadPool& pool, const float* x, std::int64_t ldx,
+           std::int64_t tokens, float* y, std::int64_t ldy, std::byte* scratch);
+
+}  // namespace inflight::quant

@@ -1,0 +1,61 @@
+// A weight format: what the numbers are, how rows of a checkpoint tensor become packed memory, how they are stored in a
+// converted folder and read back. A new format is one file and one line in registry.cc.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "kernels/kernels.h"
+#include "tensor/dtype.h"
+
+namespace inflight::quant {
+
+struct Matrix;
+
+// A tensor that a converted folder holds for one piece of a parameter, besides or instead of "<base>.weight".
+struct StoredTensor {
+  std::string suffix;               // "weight_packed": the tensor is "<base>.weight_packed"
+  DType dtype;
+  std::vector<std::int64_t> shape;  // for the whole piece
+  std::int64_t row_bytes;           // bytes of one output row; 0: not per row (written and checked whole)
+};
+
+// Memory of a packed matrix [outputs, inputs], both rounded up to whole panels.
+struct PackedBytes {
+  std::int64_t codes = 0;
+  std::int64_t scales = 0;
+};
+
+// Everything a format is. All functions are non-null; `Matrix` is the destination, whole panels of 16 rows.
+struct Format {
+  std::string_view name;      // what --quantization says
+  std::string_view summary;   // one line for --help
+  std::int64_t group = 0;     // inputs a scale covers; 0: per output channel or no scale
+  bool quantized = true;      // false: keeps the checkpoint's numbers
+
+  PackedBytes (*bytes)(std::int64_t outputs, std::int64_t inputs, std::int64_t group);
+  // Quantizes (or copies) rows into the matrix, starting at output `row`; at most to the end of its panel (so 1..16 rows).
+  // Returns -1, or row * inputs + k of the first NaN or infinity.
+  std::int64_t (*store)(const kernels::Kernels& kernels, const kernels::SourceRows& source, std::int64_t row, Matrix& matrix);
+  // Dequantizes one output row into [inputs] f32, as kernels' FP32 arithmetic sees it: q * scale.
+  void (*dequantize)(const Matrix& matrix, std::int64_t row, float* out);
+  // The tensors of a converted folder for one piece [rows, inputs]. scales_fp32: the group scales of this matrix did not fit FP16.
+  std::vector<StoredTensor> (*stored)(std::int64_t rows, std::int64_t inputs, std::int64_t group, bool scales_fp32);
+  // Copies rows between packed memory and the bytes of stored tensor `tensor` (index into stored()), one row at a time.
+  void (*export_row)(const Matrix& matrix, std::int64_t row, std::size_t tensor, void* bytes);
+  // An error when the bytes hold what this format cannot (a code out of range, a non-finite scale).
+  Result<void> (*import_row)(Matrix& matrix, std::int64_t row, std::size_t tensor, DType dtype, const void* bytes);
+};
+
+// The format of that name; an error lists the known ones and the nearest.
+Result<const Format*> find_format(std::string_view name);
+// Formats a user may ask for, in the order of --help.
+std::span<const Format* const> formats();
+
+const Format& bf16_format();  // BF16 as stored
+const Format& f32_format();   // F32 and F16 checkpoints: FP32, never squeezed
+
+}  // namespace inflight::quant

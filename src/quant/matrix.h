@@ -1,0 +1,41 @@
+// One packed weight matrix in memory, and the FP32 scales that wait for its completion while it loads.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/kernels.h"
+#include "quant/format.h"
+#include "tensor/buffer.h"
+
+namespace inflight::quant {
+
+// codes and scales point into the store's arena (layouts: kernels.h); padding rows and inputs hold the code of zero.
+struct Matrix {
+  const Format* format = nullptr;
+  std::int64_t outputs = 0;
+  std::int64_t inputs = 0;
+  std::int64_t group = 0;
+  std::byte* codes = nullptr;
+  std::byte* scales = nullptr;   // per channel f32 [panels][16]; per group fp16 [panels][groups][16], or FP32 in wide_scales
+  Buffer wide_scales;            // group scales in FP32 [panels][groups][16]: staging while loading, kept where FP16 cannot hold them
+  bool scales_fp16 = false;      // group formats: true once finish() rounded the scales into `scales`
+
+  std::int64_t panels() const { return (outputs + kernels::kPanelRows - 1) / kernels::kPanelRows; }
+  std::int64_t groups() const { return group == 0 ? 1 : (inputs + group - 1) / group; }
+  kernels::Weight view() const {
+    return {.codes = codes, .scales = group != 0 && !scales_fp16 ? wide_scales.data() : scales, .scales_fp16 = scales_fp16,
+            .outputs = outputs, .inputs = inputs, .group = group};
+  }
+  // Stored bytes that a product reads: codes and scales with padding.
+  std::int64_t bytes() const;
+};
+
+// Prepares memory for loading: padding codes, scale staging. Idempotent per matrix; called before the first store or import.
+Result<void> begin(Matrix& matrix);
+// Completes a matrix whose every row arrived: group scales are rounded to FP16, or all kept in FP32 if any is non-zero and below
+// 2^-14 (FP16's smallest normal) or above 65504. Then the staging is freed.
+void finish(Matrix& matrix);
+
+}  // namespace inflight::quant

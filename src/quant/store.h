@@ -1,0 +1,57 @@
+// The memory of all parameters: one arena, sized exactly by the plan before anything is read.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "params/param_spec.h"
+#include "quant/matrix.h"
+#include "tensor/buffer.h"
+
+namespace inflight::quant {
+
+// Which format each role takes.
+struct FormatPolicy {
+  const Format* linear = nullptr;  // nullptr: as stored
+  const Format* head = nullptr;    // nullptr: as stored
+};
+
+// What --quantization and --lm-head mean: "" is as stored; `auto` makes the head wint8 with an in-flight wint format, as stored otherwise.
+Result<FormatPolicy> make_policy(std::string_view quantization, std::string_view lm_head);
+
+// Where one parameter lives.
+struct Slot {
+  const Format* format = nullptr;  // nullptr: a vector, FP32
+  std::int64_t outputs = 0, inputs = 0;  // of this rank
+  std::int64_t offset = 0;         // into the arena, a multiple of 64
+  PackedBytes bytes;
+};
+
+struct ParamPlan {
+  std::vector<Slot> slots;         // one per row of the table
+  std::int64_t weight_bytes = 0;   // arena size: every parameter with scales, norms, embedding, padding
+};
+
+// stored_wide[i]: some piece of row i is not BF16 in the checkpoint, so "as stored" means FP32.
+// stored_format[i]: the format the checkpoint already holds row i in (a converted folder), or nullptr; it wins over the policy.
+Result<ParamPlan> plan_params(const params::ParamTable& table, const params::Topology& topology, const FormatPolicy& policy,
+                              const std::vector<bool>& stored_wide, const std::vector<const Format*>& stored_format);
+
+class ParamStore {
+ public:
+  Result<void> allocate(const ParamPlan& plan);
+  Matrix& matrix(std::size_t param) { return matrices_[param]; }
+  const Matrix& matrix(std::size_t param) const { return matrices_[param]; }
+  float* vector(std::size_t param) { return vectors_[param]; }              // [outputs rounded up to 16], zero padded
+  const float* vector(std::size_t param) const { return vectors_[param]; }
+  // Bytes in use: the arena plus the group scales that stayed FP32.
+  std::int64_t weight_bytes() const;
+
+ private:
+  Buffer arena_;
+  std::vector<Matrix> matrices_;   // empty (format nullptr) for vectors
+  std::vector<float*> vectors_;    // nullptr for matrices
+};
+
+}  // namespace inflight::quant
