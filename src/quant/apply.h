@@ -19,8 +19,8 @@ std::string_view arithmetic_name(Arithmetic arithmetic);
 struct ComputePolicy {
   Arithmetic quantized_prefill = Arithmetic::kFp32, quantized_decode = Arithmetic::kFp32;  // wint8, wint4...
   Arithmetic plain_prefill = Arithmetic::kFp32, plain_decode = Arithmetic::kFp32;          // bf16, f32
-  Arithmetic prefill(const Format& format) const { return format.quantized ? quantized_prefill : plain_prefill; }
-  Arithmetic decode(const Format& format) const { return format.quantized ? quantized_decode : plain_decode; }
+  Arithmetic prefill(const Format& format) const { return format.quantized() ? quantized_prefill : plain_prefill; }
+  Arithmetic decode(const Format& format) const { return format.quantized() ? quantized_decode : plain_decode; }
 };
 
 // --compute auto|fp32|bf16|int8. `auto` is a table fixed in source from measurement (docs/performance.md), per ISA class.

@@ -32,7 +32,7 @@ struct Matrix {
   std::int64_t bytes() const;
 };
 
-// Prepares memory for loading: padding codes, scale staging. Idempotent per matrix; called before the first store or import.
+// Prepares the scale staging of group formats. Called once, before the first store or import.
 Result<void> begin(Matrix& matrix);
 // Completes a matrix whose every row arrived: group scales are rounded to FP16, or all kept in FP32 if any is non-zero and below
 // 2^-14 (FP16's smallest normal) or above 65504. Then the staging is freed.

@@ -1,0 +1,91 @@
+#include "quant/apply.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/nearest.h"
+
+namespace inflight::quant {
+namespace {
+
+std::size_t round_up64(std::size_t n) { return (n + 63) / 64 * 64; }
+
+// Columns of a BF16 or rounded copy of the activations.
+std::int64_t copy_stride(const Matrix& w) { return (w.inputs + 31) / 32 * 32; }
+
+// Tokens that one worker converts at a time; int8 activation tiles ask for multiples of 16.
+constexpr std::int64_t kTokenGrain = 16;
+
+// Panels that one worker takes at a time: enough that the range is a long stream, few enough to share a small matrix.
+std::int64_t panel_grain(const Matrix& w, int threads) { return std::clamp<std::int64_t>(w.panels() / (threads * 8), 1, 16); }
+
+}  // namespace
+
+std::string_view arithmetic_name(Arithmetic arithmetic) {
+  switch (arithmetic) {
+    case Arithmetic::kFp32: return "fp32";
+    case Arithmetic::kBf16: return "bf16";
+    case Arithmetic::kInt8: return "int8";
+  }
+  return "?";
+}
+
+Result<ComputePolicy> make_compute_policy(std::string_view compute, std::string_view isa) {
+  using enum Arithmetic;
+  if (compute == "fp32") return ComputePolicy{kFp32, kFp32, kFp32, kFp32};
+  if (compute == "bf16") return ComputePolicy{kBf16, kBf16, kBf16, kBf16};
+  // Weights that stay BF16 gain nothing from integers. Where BF16 dot instructions exist they double the prefill rate at a KL of 0.0001;
+  // elsewhere FP32 activations cost the same and are exact. Decode waits for memory either way.
+  const Arithmetic plain_prefill = isa == "avx512_bf16" ? kBf16 : kFp32;
+  if (compute == "int8" || compute == "auto") return ComputePolicy{kInt8, kInt8, plain_prefill, kFp32};
+  constexpr std::array<std::string_view, 4> kKnown = {"auto", "fp32", "bf16", "int8"};
+  return fail(Code::kInvalidArgument, "unknown --compute \"{}\"; {}", compute, known_names_hint(compute, kKnown));
+}
+
+std::size_t apply_scratch(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, std::int64_t tokens) {
+  if (arithmetic == Arithmetic::kInt8 && w.format->quantized()) return round_up64(kernels.linear->int8_bytes(tokens, w.inputs, w.group));
+  if (arithmetic == Arithmetic::kBf16) return round_up64(static_cast<std::size_t>(tokens * copy_stride(w)) * sizeof(float));
+  return 0;
+}
+
+void apply(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, ThreadPool& pool, const float* x, std::int64_t ldx,
+           std::int64_t tokens, float* y, std::int64_t ldy, std::byte* scratch) {
+  if (tokens == 0) return;
+  const kernels::Weight view = w.view();
+  const kernels::LinearKernels& linear = *kernels.linear;
+  const std::int64_t grain = panel_grain(w, pool.threads());
+  const Codes codes = w.format->codes;
+
+  if (arithmetic == Arithmetic::kInt8 && w.format->quantized()) {
+    pool.parallel_for(tokens, kTokenGrain, [&](std::int64_t begin, std::int64_t end) { linear.quantize_int8(x, ldx, tokens, w.inputs, w.group, begin, end, scratch); });
+    const auto gemm = codes == Codes::kU8 ? linear.gemm_u8_int8 : linear.gemm_u4_int8;
+    pool.parallel_for(w.panels(), grain, [&](std::int64_t begin, std::int64_t end) { gemm(view, scratch, tokens, begin, end, y, ldy); });
+    return;
+  }
+  if (arithmetic == Arithmetic::kBf16 && codes == Codes::kBf16) {
+    auto* rounded = reinterpret_cast<std::uint16_t*>(scratch);
+    const std::int64_t stride = copy_stride(w);
+    pool.parallel_for(tokens, kTokenGrain, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t t = begin; t < end; ++t) {
+        kernels.vector->to_bf16(x + t * ldx, w.inputs, rounded + t * stride);
+        std::fill(rounded + t * stride + w.inputs, rounded + (t + 1) * stride, std::uint16_t{0});
+      }
+    });
+    pool.parallel_for(w.panels(), grain, [&](std::int64_t begin, std::int64_t end) { linear.gemm_bf16_bf16(view, rounded, stride, tokens, begin, end, y, ldy); });
+    return;
+  }
+  const float* input = x;
+  std::int64_t input_stride = ldx;
+  if (arithmetic == Arithmetic::kBf16) {  // no integer or FP32 product takes BF16 activations: they are rounded and used as FP32
+    auto* rounded = reinterpret_cast<float*>(scratch);
+    input_stride = copy_stride(w);
+    pool.parallel_for(tokens, kTokenGrain, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t t = begin; t < end; ++t) kernels.vector->round_bf16(x + t * ldx, w.inputs, rounded + t * input_stride);
+    });
+    input = rounded;
+  }
+  const auto gemm = codes == Codes::kF32 ? linear.gemm_f32 : codes == Codes::kBf16 ? linear.gemm_bf16 : codes == Codes::kU8 ? linear.gemm_u8 : linear.gemm_u4;
+  pool.parallel_for(w.panels(), grain, [&](std::int64_t begin, std::int64_t end) { gemm(view, input, input_stride, tokens, begin, end, y, ldy); });
+}
+
+}  // namespace inflight::quant

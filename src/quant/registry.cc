@@ -1,0 +1,36 @@
+// Every weight format, one line each, in the order of --help.
+#include <array>
+
+#include "base/nearest.h"
+#include "quant/format.h"
+#include "quant/integer_formats.h"
+
+namespace inflight::quant {
+namespace {
+
+std::span<const Format* const> all() {
+  static const std::array kFormats = {
+      &bf16_format(),        //
+      &wint8_format(),       //
+      &wint4_format(),       //
+      &wint4_g128_format(),  //
+      &wint4_g64_format(),   //
+      &wint4_g32_format(),   //
+  };
+  return kFormats;
+}
+
+}  // namespace
+
+std::span<const Format* const> formats() { return all(); }
+
+Result<const Format*> find_format(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const Format* format : all()) {
+    if (format->name == name) return format;
+    names.push_back(format->name);
+  }
+  return fail(Code::kInvalidArgument, "unknown quantization \"{}\"; {}", name, known_names_hint(name, names));
+}
+
+}  // namespace inflight::quant

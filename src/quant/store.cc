@@ -1,0 +1,87 @@
+#include "quant/store.h"
+
+#include <cstring>
+
+#include "params/partition.h"
+#include "quant/integer_formats.h"
+
+namespace inflight::quant {
+namespace {
+
+std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
+
+}  // namespace
+
+Result<FormatPolicy> make_policy(std::string_view quantization, std::string_view lm_head) {
+  FormatPolicy policy;
+  if (!quantization.empty()) policy.linear = TRY(find_format(quantization));
+  if (policy.linear == &bf16_format()) policy.linear = nullptr;  // "bf16" keeps what is stored
+  if (lm_head.empty() || lm_head == "auto") {
+    policy.head = policy.linear && policy.linear->quantized() ? &wint8_format() : nullptr;
+  } else {
+    auto head = find_format(lm_head);
+    if (!head) return fail_at("--lm-head (\"auto\" or a format)", std::move(head).error());
+    policy.head = *head == &bf16_format() ? nullptr : *head;
+  }
+  return policy;
+}
+
+Result<ParamPlan> plan_params(const params::ParamTable& table, const params::Topology& topology, const FormatPolicy& policy,
+                              const std::vector<bool>& stored_wide, const std::vector<const Format*>& stored_format) {
+  ParamPlan plan;
+  std::int64_t offset = 0;
+  for (std::size_t i = 0; i < table.rows.size(); ++i) {
+    const params::ParamSpec& row = table.rows[i];
+    Slot slot;
+    slot.outputs = TRY(params::local_outputs(row, topology));
+    slot.inputs = TRY(params::local_inputs(row, topology));
+    slot.offset = offset;
+    const Format& as_stored = stored_wide[i] ? f32_format() : bf16_format();
+    if (row.role == params::Role::kVector) {
+      slot.bytes.codes = round_up(slot.outputs, kernels::kPanelRows) * 4;
+    } else {
+      const Format* wanted = row.role == params::Role::kLinear ? policy.linear : row.role == params::Role::kHead ? policy.head : nullptr;
+      slot.format = stored_format[i] ? stored_format[i] : wanted ? wanted : &as_stored;
+      slot.bytes = slot.format->bytes(slot.outputs, slot.inputs, slot.format->group);
+    }
+    offset += round_up(slot.bytes.codes, 64) + round_up(slot.bytes.scales, 64);
+    plan.slots.push_back(slot);
+  }
+  plan.weight_bytes = offset;
+  return plan;
+}
+
+Result<void> ParamStore::allocate(const ParamPlan& plan) {
+  arena_ = TRY(Buffer::map(static_cast<std::size_t>(plan.weight_bytes)));
+  matrices_.clear();
+  matrices_.resize(plan.slots.size());
+  vectors_.assign(plan.slots.size(), nullptr);
+  for (std::size_t i = 0; i < plan.slots.size(); ++i) {
+    const Slot& slot = plan.slots[i];
+    std::byte* base = arena_.data() + slot.offset;
+    if (!slot.format) {
+      vectors_[i] = reinterpret_cast<float*>(base);
+      continue;
+    }
+    Matrix& matrix = matrices_[i];
+    matrix.format = slot.format;
+    matrix.outputs = slot.outputs;
+    matrix.inputs = slot.inputs;
+    matrix.group = slot.format->group;
+    matrix.codes = base;
+    matrix.scales = base + round_up(slot.bytes.codes, 64);
+    if (slot.outputs % kernels::kPanelRows != 0 && slot.format->zero_byte() != 0) {  // rows past the last one hold the code of zero
+      const std::int64_t panel = slot.bytes.codes / matrix.panels();
+      std::memset(matrix.codes + (matrix.panels() - 1) * panel, slot.format->zero_byte(), static_cast<std::size_t>(panel));
+    }
+  }
+  return {};
+}
+
+std::int64_t ParamStore::weight_bytes() const {
+  std::int64_t bytes = static_cast<std::int64_t>(arena_.bytes());
+  for (const Matrix& matrix : matrices_) bytes += static_cast<std::int64_t>(matrix.wide_scales.bytes());
+  return bytes;
+}
+
+}  // namespace inflight::quant
