@@ -72,7 +72,8 @@ Result<WeightFiles> find_weight_files(const std::string& folder) {
   // symlink_status: a dangling link to the index still says that the checkpoint is a sharded one.
   if (fs::exists(fs::symlink_status(index_path, error))) {
     if (!is_regular_file(index_path)) return fail(Code::kNotFound, "\"{}\" is not a regular file, or a link to nothing; incomplete download?", index_path);
-    files.index = TRY(parse_index(TRY(read_file(index_path, kMaxIndexBytes)), index_path));
+    const std::string text = TRY(read_file(index_path, kMaxIndexBytes));
+    files.index = TRY(parse_index(text, index_path));
     std::vector<std::string> missing;
     for (const std::string& name : files.index->files) {
       files.paths.push_back(folder + "/" + name);
