@@ -12,8 +12,13 @@ reference implementation computes on it in FP32:
   greedy.<i>               int64  [32]       greedy continuation, end-of-sequence ignored
   greedy_margin.<i>        fp32   [32]       top-1 minus top-2 logit at each of those steps
   logits_<format>.<i>      fp32   [T, V]     the same model with its linear weights fake-quantized (see quantize())
+  greedy_cached.<i>        int64  [32]       dynamic rotary scaling only: the continuation with a KV cache whose keys keep the rotation of the
+  greedy_cached_margin.<i> fp32   [32]       step that made them; greedy.<i> rotates the whole sequence anew at every step
 
-Needs: torch, transformers>=5.24, tokenizers, safetensors, numpy.   Usage: make_goldens.py OUT_DIR [name ...]
+The first families have three prompts and every format; those that show one thing alone (rotary scaling, sliding windows, odd sizes) have
+shorter prompts and at most two formats: see PROMPTS and FORMATS. Existing folders are made anew only when named.
+
+Needs: torch, transformers>=5.24, safetensors, numpy.   Usage: make_goldens.py OUT_DIR NAME...     (all: every name)
 """
 import json
 import os
@@ -29,6 +34,9 @@ torch.set_num_threads(2)
 
 VOCAB = 512
 TESTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests")
+ALL_FORMATS = ("wint8", "wint4", "wint4-g32", "fp8-ocp", "fp8-gaudi", "fp8-block")
+FORMATS = {"tiny-llama-linear": (), "tiny-llama-dynamic": (), "tiny-llama-yarn": (), "tiny-qwen2-sliding": (), "tiny-llama-odd": ("wint8", "wint4-g32")}
+PROMPTS = {"tiny-llama-odd": (5, 50)}           # tokens; the others in FORMATS have 5, 40 and 90
 ROPE = {"rope_theta": 10000.0, "rope_type": "default"}
 
 
@@ -36,6 +44,7 @@ def configs():
     from transformers import (DeepseekV3Config, Ernie4_5_MoeConfig, Ernie4_5Config, LlamaConfig, Qwen2Config,
                               Qwen3Config, Qwen3MoeConfig)
     ids = dict(vocab_size=VOCAB, bos_token_id=None, eos_token_id=2, pad_token_id=0, max_position_embeddings=2048)
+    small = dict(hidden_size=64, intermediate_size=160, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True)
     return {
         # grouped-query attention, biases on q/k/v, untied head
         "tiny-qwen2": Qwen2Config(hidden_size=64, intermediate_size=160, num_hidden_layers=3, num_attention_heads=4,
@@ -75,6 +84,21 @@ def configs():
                                   rope_parameters={"rope_theta": 500000.0, "rope_type": "llama3", "factor": 8.0,
                                                    "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                                                    "original_max_position_embeddings": 256}, **ids),
+        # linear rotary scaling, in the older form of the config: {"type": "linear", "factor": 2.5}
+        "tiny-llama-linear": LlamaConfig(rope_parameters={"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.5}, **small, **ids),
+        # dynamic NTK: the base grows once a sequence is longer than max_position_embeddings
+        "tiny-llama-dynamic": LlamaConfig(rope_parameters={"rope_theta": 10000.0, "rope_type": "dynamic", "factor": 4.0}, **small,
+                                          **(ids | {"max_position_embeddings": 64})),
+        # YaRN; pairs 0 to 7 of 16 lie on the ramp, the rest are interpolated; cos and sin are scaled by 1.1386
+        "tiny-llama-yarn": LlamaConfig(head_dim=32, rope_parameters={"rope_theta": 10000.0, "rope_type": "yarn", "factor": 4.0,
+                                                                     "original_max_position_embeddings": 256}, **small,
+                                       **(ids | {"max_position_embeddings": 1024})),
+        # layer 0 sees everything, layers 1 and 2 the last 16 tokens, their own included
+        "tiny-qwen2-sliding": Qwen2Config(use_sliding_window=True, sliding_window=16, max_window_layers=1, rope_parameters=ROPE,
+                                          **(small | {"num_hidden_layers": 3}), **ids),
+        # sizes that are no multiple of 16 or 32, heads * head_dim != hidden, biases on every linear, tied head
+        "tiny-llama-odd": LlamaConfig(hidden_size=72, intermediate_size=100, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                                      head_dim=24, attention_bias=True, mlp_bias=True, tie_word_embeddings=True, rope_parameters=ROPE, **ids),
     }
 
 
@@ -108,7 +132,7 @@ def quantize(w, fmt):
 
     wint8       per output channel: scale = absmax/127, q = round-half-away(w/scale) clipped to [-127,127]
     wint4       per output channel: scale = absmax/7,   q = round-half-away(w/scale) clipped to [-7,7]
-    wint4-g32   the same over groups of 32 consecutive inputs; q from the FP32 scale, the value from the scale rounded to FP16
+    wint4-g32   the same over groups of 32 consecutive inputs, the last one ragged; q from the FP32 scale, the value from the scale in FP16
     fp8-ocp     per tensor: scale = absmax/448, q = E4M3 round-to-nearest-even
     fp8-gaudi   per tensor: scale = absmax/240, q = E4M3 round-to-nearest-even (never above 240)
     fp8-block   blocks of 128x128 of [out, in], the last ones ragged: scale = absmax/448
@@ -119,7 +143,10 @@ def quantize(w, fmt):
     if fmt.startswith("wint"):
         bound = 127 if fmt.startswith("wint8") else 7
         shape = w.shape
-        if fmt.endswith("-g32"):
+        if fmt.endswith("-g32") and shape[-1] > 32:
+            whole = shape[-1] // 32 * 32
+            if whole != shape[-1]:
+                return torch.cat([quantize(w[..., :whole], fmt), quantize(w[..., whole:], fmt)], dim=-1)
             w = w.reshape(*shape[:-1], shape[-1] // 32, 32)
         scale = w.abs().amax(-1, keepdim=True) / bound
         scale = torch.where(scale == 0, torch.ones_like(scale), scale)
@@ -157,25 +184,55 @@ def fake_quantize(model, fmt):
                 p.copy_(quantize(p, fmt))
 
 
+def forget_rotary_growth(model):
+    """Dynamic scaling keeps the largest base it has needed; every pass over a whole sequence starts from the configured one."""
+    rope = model.model.rotary_emb
+    if rope.config.rope_parameters["rope_type"] == "dynamic":
+        rope.inv_freq = rope.original_inv_freq
+        rope.max_seq_len_cached = rope.original_max_seq_len
+
+
+def logits_of(model, ids, **options):
+    forget_rotary_growth(model)
+    return model(input_ids=torch.tensor([ids]), use_cache=False, **options)
+
+
+def top_and_margin(row):
+    top = row.topk(2)
+    return top.indices[0].item(), (top.values[0] - top.values[1]).item()
+
+
 @torch.no_grad()
-def reference(model, prompts, extra=None, out_key="logits", full=True):
+def cached_greedy(model, ids):
+    forget_rotary_growth(model)
+    out, margins, cache, feed = [], [], None, ids
+    for _ in range(32):
+        r = model(input_ids=torch.tensor([feed]), past_key_values=cache, use_cache=True)
+        cache = r.past_key_values
+        token, margin = top_and_margin(r.logits[0, -1].float())
+        out.append(token)
+        margins.append(margin)
+        feed = [token]
+    return torch.tensor(out), torch.tensor(margins)
+
+
+@torch.no_grad()
+def reference(model, prompts, out_key="logits", full=True):
     golden = {}
     for i, ids in enumerate(prompts):
-        x = torch.tensor([ids])
-        r = model(input_ids=x, use_cache=False, output_hidden_states=full, **(extra or {}))
+        r = logits_of(model, ids, output_hidden_states=full)
         golden[f"{out_key}.{i}"] = r.logits[0].float().contiguous()
         if not full:
             continue
-        golden[f"prompt.{i}"] = x[0]
+        golden[f"prompt.{i}"] = torch.tensor(ids)
         golden[f"hidden.{i}"] = torch.stack([h[0].float() for h in r.hidden_states])
-        seq, margin = list(ids), []
+        seq, margins = list(ids), []
         for _ in range(32):
-            last = model(input_ids=torch.tensor([seq]), use_cache=False).logits[0, -1].float()
-            top = last.topk(2)
-            margin.append((top.values[0] - top.values[1]).item())
-            seq.append(top.indices[0].item())
+            token, margin = top_and_margin(logits_of(model, seq).logits[0, -1].float())
+            seq.append(token)
+            margins.append(margin)
         golden[f"greedy.{i}"] = torch.tensor(seq[len(ids):])
-        golden[f"greedy_margin.{i}"] = torch.tensor(margin)
+        golden[f"greedy_margin.{i}"] = torch.tensor(margins)
     return golden
 
 
@@ -189,6 +246,10 @@ def hub_style_config(path):
     cfg["torch_dtype"] = cfg.pop("dtype", "bfloat16")
     if cfg["model_type"] == "qwen3_moe" and "num_local_experts" in cfg:
         cfg["num_experts"] = cfg.pop("num_local_experts")
+    if rope["rope_type"] in ("linear", "yarn") and cfg["model_type"] == "llama":
+        rope["type"] = rope.pop("rope_type")                       # as older checkpoints write it
+    if cfg.get("use_sliding_window"):
+        cfg.pop("layer_types")                                     # max_window_layers says it
     if cfg["model_type"] == "deepseek_v3":
         cfg.pop("head_dim", None)
         cfg.update(scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1)
@@ -209,13 +270,19 @@ def copy_tokenizer(path):
 
 
 def main():
-    out = sys.argv[1]
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    out, wanted = sys.argv[1], sys.argv[2:]
     from transformers import AutoModelForCausalLM
-    rng = np.random.default_rng(7)
-    prompts = [rng.integers(3, VOCAB, n).tolist() for n in (5, 33, 150)]
+    unknown = set(wanted) - set(configs()) - {"all"}
+    if unknown:
+        sys.exit(f"no such checkpoint: {' '.join(sorted(unknown))}; known: {' '.join(configs())}")
     for k, (name, cfg) in enumerate(configs().items()):
-        if sys.argv[2:] and name not in sys.argv[2:]:
+        if name not in wanted and "all" not in wanted:
             continue
+        rng = np.random.default_rng(7)
+        lengths = PROMPTS.get(name, (5, 40, 90)) if name in FORMATS else (5, 33, 150)
+        prompts = [rng.integers(3, VOCAB, n).tolist() for n in lengths]
         cfg._attn_implementation = "eager"
         model = AutoModelForCausalLM.from_config(cfg, dtype=torch.float32).eval()
         randomize(model, 100 + k)
@@ -236,16 +303,22 @@ def main():
             hub_style_config(path)
         copy_tokenizer(path)
         golden = reference(model, prompts)
+        if name == "tiny-llama-dynamic":
+            for i, ids in enumerate(prompts):
+                golden[f"greedy_cached.{i}"], golden[f"greedy_cached_margin.{i}"] = cached_greedy(model, ids)
+        again = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
+        for i, ids in enumerate(prompts):                          # the files say what the model in memory computed
+            with torch.no_grad():
+                assert torch.equal(logits_of(again, ids).logits[0], golden[f"logits.{i}"]), (name, i)
         state = {n: p.detach().clone() for n, p in model.state_dict().items()}
-        for fmt in ("wint8", "wint4", "wint4-g32", "fp8-ocp", "fp8-gaudi", "fp8-block"):
+        for fmt in FORMATS.get(name, ALL_FORMATS):
             fake_quantize(model, fmt)
             golden |= reference(model, prompts, out_key=f"logits_{fmt}", full=False)
             model.load_state_dict(state)
         save_file({n: t.contiguous() for n, t in golden.items()}, os.path.join(path, "golden.safetensors"))
         files = sorted(f for f in os.listdir(path) if f.endswith(".safetensors") and f != "golden.safetensors")
         names = sorted(n for f in files for n in load_file(os.path.join(path, f)))
-        print(name, len(names), "tensors", files, "margins", [round(golden[f"greedy_margin.{i}"].min().item(), 4) for i in range(3)])
-        print("   ", [n for n in names if ".0." in n or "layers" not in n or ".1.mlp" in n][:40])
+        print(name, len(names), "tensors", files, "margins", [round(golden[f"greedy_margin.{i}"].min().item(), 4) for i in range(len(prompts))])
 
 
 if __name__ == "__main__":
