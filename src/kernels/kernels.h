@@ -122,8 +122,10 @@ struct VectorKernels {
   // Writes one token's key and value [D] into `slot` of one block of one KV head.
   void (*store_kv_f32)(const float* k, const float* v, std::int64_t head_dim, std::int64_t slot, void* key_block, void* value_block);
   void (*store_kv_bf16)(const float* k, const float* v, std::int64_t head_dim, std::int64_t slot, void* key_block, void* value_block);
-  // out = softmax(scale * q . keys) . values for G heads of one token, in tiles of 16 keys aligned to absolute positions, ascending,
-  // with a running maximum: the same operations however the prompt was cut. |error| <= 2e-6 * max|value| against exact arithmetic on the stored K and V.
+  // out = softmax(scale * q . keys) . values for G heads of one token, in tiles of 64 keys aligned to absolute positions (tile t: keys 64t to 64t + 63,
+  // in whatever blocks they lie), ascending, with a running maximum: a head's bits depend on its q, the visible keys and values, begin, end and scale alone.
+  // Slots and block table entries of keys outside [begin, end) may hold anything. |error| <= 2e-6 * max|value| against exact arithmetic on the stored
+  // K and V while |score| <= 16; a larger score adds its own rounding, |score| * 2^-22, to the weights.
   std::int64_t (*attend_scratch)(std::int64_t heads, std::int64_t head_dim);
   void (*attend_f32)(const AttendArgs& args);
   void (*attend_bf16)(const AttendArgs& args);

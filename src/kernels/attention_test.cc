@@ -1,0 +1,283 @@
+// Attention of the chosen ISA over a paged cache, against FP64 written here.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "base/bf16.h"
+#include "kernels/dispatch.h"
+
+namespace inflight::kernels {
+namespace {
+
+struct Shape {
+  std::int64_t head_dim = 64;
+  std::int64_t block_size = 16;
+  std::int64_t tokens = 100;  // the cache has room for one block more
+  bool bf16 = true;
+  float scatter = 1;  // deviation of keys, values and queries
+};
+
+// One KV head's cache; every byte that no token wrote is NaN. Blocks lie in random order, with unused blocks between them.
+class Cache {
+ public:
+  Cache(const VectorKernels& kernels, const Shape& shape, unsigned seed) : kernels_(kernels), shape_(shape) {
+    std::mt19937 engine(seed);
+    const std::int64_t blocks = shape.tokens / shape.block_size + 2;
+    half_bytes_ = shape.block_size * shape.head_dim * (shape.bf16 ? 2 : 4);
+    stride_ = 2 * half_bytes_ + 64;  // keys, values, and a gap
+    table_.resize(static_cast<std::size_t>(2 * blocks));
+    std::iota(table_.begin(), table_.end(), 0);
+    std::shuffle(table_.begin(), table_.end(), engine);
+    memory_.assign(static_cast<std::size_t>(2 * blocks * stride_), std::byte{0xff});
+  }
+
+  void write(std::int64_t position, const std::vector<float>& k, const std::vector<float>& v) {
+    std::byte* block = memory_.data() + table_[static_cast<std::size_t>(position / shape_.block_size)] * stride_;
+    (shape_.bf16 ? kernels_.store_kv_bf16 : kernels_.store_kv_f32)(k.data(), v.data(), shape_.head_dim, position % shape_.block_size, block, block + half_bytes_);
+  }
+
+  // [G, D]. Blocks wholly outside [begin, end) have table entries that lead nowhere.
+  std::vector<float> attend(const std::vector<float>& q, std::int64_t begin, std::int64_t end, float scale) const {
+    std::vector<std::int32_t> table = table_;
+    for (std::size_t b = 0; b < table.size(); ++b) {
+      const std::int64_t from = static_cast<std::int64_t>(b) * shape_.block_size;
+      if (from + shape_.block_size <= begin || from >= end) table[b] = 0x7fffffff;
+    }
+    const std::int64_t heads = static_cast<std::int64_t>(q.size()) / shape_.head_dim;
+    const std::int64_t floats = kernels_.attend_scratch(heads, shape_.head_dim);
+    std::vector<float> out(q.size(), -1.0f), scratch(static_cast<std::size_t>(floats + 16), std::numeric_limits<float>::quiet_NaN());
+    const std::vector<float> untouched = scratch;
+    AttendArgs args;
+    args.q = q.data();
+    args.heads = heads;
+    args.head_dim = shape_.head_dim;
+    args.keys = memory_.data();
+    args.values = memory_.data() + half_bytes_;
+    args.block_stride = stride_;
+    args.block_table = table.data();
+    args.block_size = shape_.block_size;
+    args.begin = begin;
+    args.end = end;
+    args.scale = scale;
+    args.out = out.data();
+    args.scratch = scratch.data();
+    (shape_.bf16 ? kernels_.attend_bf16 : kernels_.attend_f32)(args);
+    EXPECT_EQ(std::memcmp(scratch.data() + floats, untouched.data() + floats, 16 * sizeof(float)), 0) << "wrote past the scratch";
+    return out;
+  }
+
+ private:
+  const VectorKernels& kernels_;
+  Shape shape_;
+  std::int64_t half_bytes_ = 0, stride_ = 0;
+  std::vector<std::int32_t> table_;
+  std::vector<std::byte> memory_;
+};
+
+using Rows = std::vector<std::vector<float>>;
+
+Rows random_rows(std::int64_t count, std::int64_t width, float deviation, unsigned seed) {
+  std::mt19937 engine(seed);
+  std::normal_distribution<float> normal(0, deviation);
+  Rows rows(static_cast<std::size_t>(count), std::vector<float>(static_cast<std::size_t>(width)));
+  for (auto& row : rows)
+    for (float& x : row) x = normal(engine);
+  return rows;
+}
+
+std::vector<double> oracle(const std::vector<float>& q, const Rows& keys, const Rows& values, const Shape& shape, std::int64_t begin, std::int64_t end, double scale) {
+  const auto stored = [&](float x) { return static_cast<double>(shape.bf16 ? bf16_to_float(float_to_bf16(x)) : x); };
+  const std::size_t width = static_cast<std::size_t>(shape.head_dim), heads = q.size() / width;
+  std::vector<double> out(q.size());
+  for (std::size_t head = 0; head < heads; ++head) {
+    std::vector<double> scores;
+    for (std::int64_t j = begin; j < end; ++j) {
+      double dot = 0;
+      for (std::size_t d = 0; d < width; ++d) dot += q[head * width + d] * stored(keys[static_cast<std::size_t>(j)][d]);
+      scores.push_back(dot * scale);
+    }
+    const double max = *std::max_element(scores.begin(), scores.end());
+    double total = 0;
+    for (double& score : scores) total += score = std::exp(score - max);
+    for (std::size_t d = 0; d < width; ++d) {
+      double sum = 0;
+      for (std::size_t j = 0; j < scores.size(); ++j) sum += scores[j] * stored(values[static_cast<std::size_t>(begin) + j][d]);
+      out[head * width + d] = sum / total;
+    }
+  }
+  return out;
+}
+
+float largest(const Rows& rows) {
+  float most = 0;
+  for (const auto& row : rows)
+    for (const float x : row) most = std::max(most, std::fabs(x));
+  return most;
+}
+
+class Attention : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto table = choose();
+    if (!table) GTEST_SKIP() << table.error().message;
+    kernels_ = (*table)->vector;
+  }
+
+  Cache filled(const Shape& shape, const Rows& keys, const Rows& values, std::int64_t upto, unsigned seed = 1) const {
+    Cache cache(*kernels_, shape, seed);
+    for (std::int64_t j = 0; j < upto; ++j) cache.write(j, keys[static_cast<std::size_t>(j)], values[static_cast<std::size_t>(j)]);
+    return cache;
+  }
+
+  void expect_oracle(const Shape& shape, std::int64_t heads, const std::vector<std::pair<std::int64_t, std::int64_t>>& windows) const {
+    const Rows keys = random_rows(shape.tokens, shape.head_dim, shape.scatter, 11), values = random_rows(shape.tokens, shape.head_dim, shape.scatter, 12);
+    const std::vector<float> q = random_rows(1, heads * shape.head_dim, shape.scatter, 13)[0];
+    const float scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
+    const Cache cache = filled(shape, keys, values, shape.tokens);
+    const double tolerance = 2e-6 * largest(values);
+    for (const auto& [begin, end] : windows) {
+      const std::vector<float> got = cache.attend(q, begin, end, scale);
+      const std::vector<double> want = oracle(q, keys, values, shape, begin, end, scale);
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        ASSERT_NEAR(got[i], want[i], tolerance) << "index " << i << " D " << shape.head_dim << " G " << heads << " block " << shape.block_size << " keys [" << begin << ", " << end << ") "
+                                                << (shape.bf16 ? "bf16" : "f32");
+      }
+    }
+  }
+
+  const VectorKernels* kernels_ = nullptr;
+};
+
+TEST_F(Attention, MatchesFp64ForEveryHeadCountAndType) {
+  for (const bool bf16 : {false, true})
+    for (const std::int64_t head_dim : {64, 128})
+      for (std::int64_t heads = 1; heads <= 17; ++heads) expect_oracle({.head_dim = head_dim, .tokens = 90, .bf16 = bf16}, heads, {{0, 1}, {0, 64}, {0, 90}, {10, 80}});
+}
+
+TEST_F(Attention, MatchesFp64ForEveryHeadDim) {
+  for (const bool bf16 : {false, true})
+    for (std::int64_t head_dim = 2; head_dim <= 260; head_dim += head_dim < 140 ? 2 : 20)
+      expect_oracle({.head_dim = head_dim, .block_size = 32, .tokens = 80, .bf16 = bf16}, 3, {{0, 80}, {33, 71}});
+}
+
+TEST_F(Attention, MatchesFp64ForEveryEndAndBlockSize) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> windows;
+  for (std::int64_t end = 1; end <= 150; ++end) windows.push_back({0, end});
+  for (const bool bf16 : {false, true})
+    for (const std::int64_t block_size : {16, 32, 48, 64, 128}) expect_oracle({.head_dim = 36, .block_size = block_size, .tokens = 150, .bf16 = bf16}, 2, windows);
+}
+
+TEST_F(Attention, MatchesFp64ForSlidingWindows) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> windows;
+  for (std::int64_t begin = 0; begin < 150; begin += 1)
+    for (const std::int64_t length : {1, 7, 16, 63, 64, 100}) windows.push_back({begin, std::min<std::int64_t>(begin + length, 150)});
+  for (const bool bf16 : {false, true})
+    for (const std::int64_t block_size : {16, 64}) expect_oracle({.head_dim = 24, .block_size = block_size, .tokens = 150, .bf16 = bf16}, 2, windows);
+}
+
+TEST_F(Attention, MatchesFp64OverLongContexts) {
+  for (const bool bf16 : {false, true}) expect_oracle({.head_dim = 80, .block_size = 64, .tokens = 4101, .bf16 = bf16}, 2, {{0, 4101}, {3000, 4100}});
+}
+
+// Scores of several hundreds: one key takes all the weight, and none of the exponentials may overflow.
+TEST_F(Attention, SurvivesLargeScores) {
+  for (const bool bf16 : {false, true}) {
+    const Shape shape{.head_dim = 64, .tokens = 200, .bf16 = bf16, .scatter = 20};
+    const Rows keys = random_rows(200, 64, 20, 1), values = random_rows(200, 64, 1, 2);
+    const std::vector<float> q = random_rows(1, 4 * 64, 20, 3)[0];
+    const Cache cache = filled(shape, keys, values, 200);
+    const std::vector<float> got = cache.attend(q, 0, 200, 0.125f);
+    const std::vector<double> want = oracle(q, keys, values, shape, 0, 200, 0.125);
+    // A score of 1000 rounds by about 1e-4, and so do the weights.
+    for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-3) << i;
+  }
+}
+
+TEST_F(Attention, OneVisibleKeyGivesItsValueExactly) {
+  for (const bool bf16 : {false, true}) {
+    const Shape shape{.head_dim = 40, .tokens = 140, .bf16 = bf16};
+    const Rows keys = random_rows(140, 40, 1, 1), values = random_rows(140, 40, 1, 2);
+    const std::vector<float> q = random_rows(1, 2 * 40, 1, 3)[0];
+    for (std::int64_t at = 0; at < 140; ++at) {
+      Cache cache(*kernels_, shape, 5);  // every other slot is NaN
+      cache.write(at, keys[static_cast<std::size_t>(at)], values[static_cast<std::size_t>(at)]);
+      const std::vector<float> got = cache.attend(q, at, at + 1, 0.2f);
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        const float value = values[static_cast<std::size_t>(at)][i % 40];
+        ASSERT_EQ(got[i], bf16 ? bf16_to_float(float_to_bf16(value)) : value) << at << " " << i;
+      }
+    }
+  }
+}
+
+// The cache cut into other blocks, filled no further than needed or to the end, with other garbage: the same bits.
+TEST_F(Attention, BitsDependOnQueryAndVisibleKeysAlone) {
+  for (const bool bf16 : {false, true}) {
+    for (const std::int64_t head_dim : {36, 128}) {
+      const std::int64_t tokens = 203;
+      const Rows keys = random_rows(tokens, head_dim, 1, 1), values = random_rows(tokens, head_dim, 1, 2), queries = random_rows(tokens, 2 * head_dim, 1, 3);
+      const Shape whole{.head_dim = head_dim, .block_size = 16, .tokens = tokens, .bf16 = bf16};
+      const Cache full = filled(whole, keys, values, tokens);
+      Cache growing(*kernels_, {.head_dim = head_dim, .block_size = 64, .tokens = tokens, .bf16 = bf16}, 9);
+      for (std::int64_t j = 0; j < tokens; ++j) {
+        growing.write(j, keys[static_cast<std::size_t>(j)], values[static_cast<std::size_t>(j)]);
+        for (const std::int64_t begin : {std::int64_t{0}, std::max<std::int64_t>(0, j - 69)})
+          ASSERT_EQ(growing.attend(queries[static_cast<std::size_t>(j)], begin, j + 1, 0.1f), full.attend(queries[static_cast<std::size_t>(j)], begin, j + 1, 0.1f)) << j << " from " << begin;
+      }
+    }
+  }
+}
+
+TEST_F(Attention, AHeadAloneHasTheBitsOfAHeadInAGroup) {
+  for (const bool bf16 : {false, true}) {
+    for (const std::int64_t head_dim : {24, 64, 80, 128, 160}) {
+      const Shape shape{.head_dim = head_dim, .tokens = 150, .bf16 = bf16};
+      const Rows keys = random_rows(150, head_dim, 1, 1), values = random_rows(150, head_dim, 1, 2), queries = random_rows(16, head_dim, 1, 3);
+      const Cache cache = filled(shape, keys, values, 150);
+      Rows alone;
+      for (const auto& q : queries) alone.push_back(cache.attend(q, 5, 150, 0.15f));
+      for (std::size_t heads = 2; heads <= 16; ++heads) {
+        std::vector<float> q, want;
+        for (std::size_t h = 0; h < heads; ++h) {
+          q.insert(q.end(), queries[h].begin(), queries[h].end());
+          want.insert(want.end(), alone[h].begin(), alone[h].end());
+        }
+        ASSERT_EQ(cache.attend(q, 5, 150, 0.15f), want) << heads << " heads of " << head_dim;
+      }
+    }
+  }
+}
+
+TEST_F(Attention, ANaNQueryGivesNaN) {
+  const Shape shape{.head_dim = 32, .tokens = 70};
+  const Rows keys = random_rows(70, 32, 1, 1), values = random_rows(70, 32, 1, 2);
+  std::vector<float> q = random_rows(1, 3 * 32, 1, 3)[0];
+  q[32 + 5] = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> out = filled(shape, keys, values, 70).attend(q, 0, 70, 0.2f);
+  for (std::size_t i = 0; i < out.size(); ++i) EXPECT_EQ(std::isnan(out[i]), i / 32 == 1) << i;
+}
+
+// The spec and this ISA agree on the whole, not only each with FP64.
+TEST_F(Attention, AgreesWithScalar) {
+  const auto scalar = find("scalar");
+  ASSERT_TRUE(scalar);
+  for (const bool bf16 : {false, true}) {
+    const Shape shape{.head_dim = 96, .block_size = 32, .tokens = 300, .bf16 = bf16};
+    const Rows keys = random_rows(300, 96, 1, 1), values = random_rows(300, 96, 1, 2);
+    const std::vector<float> q = random_rows(1, 5 * 96, 1, 3)[0];
+    const Cache mine = filled(shape, keys, values, 300);
+    Cache spec(*(*scalar)->vector, shape, 1);
+    for (std::size_t j = 0; j < 300; ++j) spec.write(static_cast<std::int64_t>(j), keys[j], values[j]);
+    EXPECT_THAT(mine.attend(q, 17, 290, 0.1f), testing::Pointwise(testing::FloatNear(4e-6f * largest(values)), spec.attend(q, 17, 290, 0.1f)));
+  }
+}
+
+}  // namespace
+}  // namespace inflight::kernels
