@@ -47,11 +47,14 @@ template <class... Args>
 
 }  // namespace inflight
 
-// Yields the value of a Result, or returns its error from the enclosing function.
-#define TRY(expression)                                                                  \
-  ({                                                                                     \
-    auto&& try_result_ = (expression);                                                   \
-    if (!try_result_) [[unlikely]]                                                       \
-      return std::unexpected(std::move(try_result_).error());                            \
-    *std::move(try_result_);                                                             \
+// Yields the value of a Result, or returns its error from the enclosing function. May be nested.
+#define TRY(expression) TRY_NAMED_(expression, TRY_CONCAT_(try_result_, __COUNTER__))
+#define TRY_CONCAT_(a, b) TRY_CONCAT_AGAIN_(a, b)
+#define TRY_CONCAT_AGAIN_(a, b) a##b
+#define TRY_NAMED_(expression, name)                                       \
+  ({                                                                       \
+    auto&& name = (expression);                                            \
+    if (!name) [[unlikely]]                                                \
+      return std::unexpected(std::move(name).error());                     \
+    *std::move(name);                                                      \
   })

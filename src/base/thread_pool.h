@@ -33,20 +33,24 @@ class ThreadPool {
     run_erased([](void* context, int worker) { (*static_cast<Plain*>(context))(worker); }, const_cast<void*>(static_cast<const void*>(&body)));
   }
 
-  // body(begin, end) on disjoint ranges that cover [0, n), each but the last of whole multiples of `grain`; ranges are taken dynamically.
+  // body(begin, end), or body(worker, begin, end), on disjoint ranges that cover [0, n), each but the last of whole multiples of `grain`; ranges are taken dynamically.
   template <class Body>
   void parallel_for(std::int64_t n, std::int64_t grain, Body&& body) {
+    const auto call = [&](int worker, std::int64_t begin, std::int64_t end) {
+      if constexpr (std::is_invocable_v<Body&, int, std::int64_t, std::int64_t>) body(worker, begin, end);
+      else body(begin, end);
+    };
     if (n <= 0) return;
-    if (threads_ == 1 || n <= grain) return body(std::int64_t{0}, n);
+    if (threads_ == 1 || n <= grain) return call(0, 0, n);
     // About four ranges a thread: enough to even out a slow neighbour, few enough to keep streams long.
     const std::int64_t units = (n + grain - 1) / grain;
     const std::int64_t step = (units + threads_ * 4 - 1) / (threads_ * 4) * grain;
     std::atomic<std::int64_t> next{0};
-    run([&](int) {
+    run([&](int worker) {
       for (;;) {
         const std::int64_t begin = next.fetch_add(step, std::memory_order_relaxed);
         if (begin >= n) return;
-        body(begin, begin + step < n ? begin + step : n);
+        call(worker, begin, begin + step < n ? begin + step : n);
       }
     });
   }

@@ -1,0 +1,85 @@
+#include "nn/module.h"
+
+#include <algorithm>
+
+namespace inflight::nn {
+namespace {
+
+// The product of one matrix over a pass: decode rows in the decode arithmetic, the rest in the prefill arithmetic, one call when they agree.
+void multiply(const Pass& pass, const quant::Matrix& w, const float* x, std::int64_t ldx, float* y, std::int64_t ldy) {
+  Runtime& rt = pass.runtime;
+  const auto decode = rt.compute.decode(*w.format), prefill = rt.compute.prefill(*w.format);
+  const auto run = [&](quant::Arithmetic arithmetic, std::int64_t begin, std::int64_t count) {
+    if (count == 0) return;
+    std::byte* scratch = rt.workspace.bytes(quant::apply_scratch(w, arithmetic, *rt.kernels, count));
+    quant::apply(w, arithmetic, *rt.kernels, *rt.pool, x + begin * ldx, ldx, count, y + begin * ldy, ldy, scratch);
+  };
+  if (decode == prefill) return run(prefill, 0, pass.tokens);
+  run(decode, 0, pass.decode);
+  run(prefill, pass.decode, pass.tokens - pass.decode);
+}
+
+}  // namespace
+
+std::int64_t padded(std::int64_t n) { return (n + kernels::kPanelRows - 1) / kernels::kPanelRows * kernels::kPanelRows; }
+
+std::size_t Scope::declare(params::ParamSpec row) const {
+  row.scope = path_;
+  declarations_->table->rows.push_back(std::move(row));
+  return declarations_->table->rows.size() - 1;
+}
+
+Linear::Linear(const Scope& scope, params::ParamSpec row) : store_(scope.store()), weight_(scope.declare(row)), outputs_(row.outputs()) {
+  const bool has_bias = std::ranges::any_of(row.pieces, [&](const params::Piece& piece) { return scope.has_tensor(piece.name + ".bias"); });
+  if (!has_bias) return;
+  params::ParamSpec bias = row;  // a missing piece is then reported as a missing tensor
+  bias.role = params::Role::kVector;
+  bias.suffix = "bias";
+  bias.inputs = 1;
+  if (bias.split == params::Split::kInputs) bias.split = params::Split::kReplicate;
+  bias_ = static_cast<std::int64_t>(scope.declare(std::move(bias)));
+}
+
+void Linear::operator()(const Pass& pass, const float* x, std::int64_t ldx, float* y, std::int64_t ldy) const {
+  multiply(pass, store_->matrix(weight_), x, ldx, y, ldy);
+  if (bias_ < 0) return;
+  const float* bias = store_->vector(static_cast<std::size_t>(bias_));
+  const auto add = pass.runtime.kernels->vector->add;
+  pass.runtime.pool->parallel_for(pass.tokens, 8, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t) add(y + t * ldy, bias, outputs_);
+  });
+}
+
+RmsNorm::RmsNorm(const Scope& scope, std::string_view name, std::int64_t n, float eps)
+    : store_(scope.store()), weight_(scope.declare({.name = std::string(name), .role = params::Role::kVector, .pieces = {{std::string(name), n}}})), n_(n), eps_(eps) {}
+
+void RmsNorm::operator()(const Pass& pass, const float* x, std::int64_t ldx, float* y, std::int64_t ldy) const {
+  pass.runtime.pool->parallel_for(pass.tokens, 4, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t) (*this)(*pass.runtime.kernels, x + t * ldx, y + t * ldy);
+  });
+}
+
+Embedding::Embedding(const Scope& scope, std::string_view name, std::int64_t vocabulary, std::int64_t hidden, bool tied)
+    : store_(scope.store()),
+      weight_(scope.declare({.name = std::string(name), .role = tied ? params::Role::kHead : params::Role::kEmbedding,
+                             .pieces = {{std::string(name), vocabulary}}, .inputs = hidden})),
+      hidden_(hidden) {}
+
+void Embedding::lookup(const Pass& pass, const std::int32_t* ids, float* x) const {
+  const quant::Matrix& table = store_->matrix(weight_);
+  pass.runtime.pool->parallel_for(pass.tokens, 8, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t) table.format->dequantize(table, ids[t], x + t * hidden_);
+  });
+}
+
+Head::Head(const Scope& scope, std::string_view name, std::int64_t vocabulary, std::int64_t hidden)
+    : store_(scope.store()),
+      weight_(scope.declare({.name = std::string(name), .role = params::Role::kHead, .pieces = {{std::string(name), vocabulary}}, .inputs = hidden})) {}
+
+Head::Head(const Scope& scope, const Embedding& tied) : store_(scope.store()), weight_(tied.row()) {}
+
+void Head::operator()(const Pass& pass, const float* x, std::int64_t ldx, float* logits, std::int64_t ldy) const {
+  multiply(pass, store_->matrix(weight_), x, ldx, logits, ldy);
+}
+
+}  // namespace inflight::nn
