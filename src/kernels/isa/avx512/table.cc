@@ -2,12 +2,12 @@
 
 namespace inflight::kernels {
 
-extern const LoadKernels load_scalar;
-extern const LinearKernels linear_scalar;
+extern const LoadKernels load_avx512;
+extern const LinearKernels linear_avx512;
 extern const VectorKernels vector_scalar;
-extern const RooflineKernels roofline_scalar;
+extern const RooflineKernels roofline_avx512;
 extern const Kernels table_avx512;
 
-const Kernels table_avx512{"avx512", &load_scalar, &linear_scalar, &vector_scalar, &roofline_scalar};
+const Kernels table_avx512{"avx512", &load_avx512, &linear_avx512, &vector_scalar, &roofline_avx512};
 
 }  // namespace inflight::kernels

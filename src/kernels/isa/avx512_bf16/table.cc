@@ -2,12 +2,12 @@
 
 namespace inflight::kernels {
 
-extern const LoadKernels load_scalar;
-extern const LinearKernels linear_scalar;
+extern const LoadKernels load_avx512;
+extern const LinearKernels linear_avx512_bf16;
 extern const VectorKernels vector_scalar;
-extern const RooflineKernels roofline_scalar;
+extern const RooflineKernels roofline_avx512_bf16;
 extern const Kernels table_avx512_bf16;
 
-const Kernels table_avx512_bf16{"avx512_bf16", &load_scalar, &linear_scalar, &vector_scalar, &roofline_scalar};
+const Kernels table_avx512_bf16{"avx512_bf16", &load_avx512, &linear_avx512_bf16, &vector_scalar, &roofline_avx512_bf16};
 
 }  // namespace inflight::kernels

@@ -87,7 +87,7 @@ void quantize_int8(const float* x, std::int64_t ldx, std::int64_t, std::int64_t 
       if (scale != 0) {  // 0 also when a tiny absmax underflows
         const float ratio = row[k] / scale;
         rounded = ratio + __builtin_copysignf(0.5f, ratio);
-        if (rounded > 16256.0f) rounded = 16256.0f;
+        if (!(rounded < 16256.0f)) rounded = 16256.0f;  // NaN too
         if (rounded < -16256.0f) rounded = -16256.0f;
       }
       const int q = static_cast<int>(rounded);

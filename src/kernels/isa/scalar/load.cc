@@ -40,7 +40,7 @@ int quantize(float value, float scale, float bound) {
   if (scale == 0) return 0;
   const float ratio = value / scale;
   float rounded = ratio + __builtin_copysignf(0.5f, ratio);
-  if (rounded > bound) rounded = bound;
+  if (!(rounded < bound)) rounded = bound;  // NaN too
   if (rounded < -bound) rounded = -bound;
   return static_cast<int>(rounded);
 }

@@ -1,0 +1,172 @@
+// Int8 products, for every ISA with a vector vocabulary (dot.h).
+//
+// Activations, for tiles of 4 tokens (the last one of R = tokens % 4 where that is not 0; a tile starts at token t0):
+//   codes   int8  [ceil(K/8)*2][R][2][4]   four inputs of a token, high plane then low plane; zero past K; at t0 * 2 * ceil(K/8)*8 bytes
+//   sums    int32 [groups][R][2]           -8 * (sum of the codes of a group): a sum's start for zero point 8, times 16 for 128
+//   scales  f32   [tokens]
+// one after the other, each starting at a multiple of 64 bytes.
+
+constexpr std::int64_t kTileTokens = 4;
+
+struct Activations {
+  std::int64_t token_codes;   // bytes of a token's codes, both planes
+  std::int64_t token_sums;    // int32s of a token's sums, both planes
+  std::int64_t sums_at, scales_at, bytes;
+
+  Activations(std::int64_t tokens, std::int64_t inputs, std::int64_t group) {
+    token_codes = (inputs + 7) / 8 * 16;
+    token_sums = (group == 0 ? 1 : (inputs + group - 1) / group) * 2;
+    sums_at = (tokens * token_codes + 63) / 64 * 64;
+    scales_at = sums_at + (tokens * token_sums * 4 + 63) / 64 * 64;
+    bytes = scales_at + (tokens * 4 + 63) / 64 * 64;
+  }
+};
+
+std::size_t int8_bytes(std::int64_t tokens, std::int64_t inputs, std::int64_t group) { return static_cast<std::size_t>(Activations(tokens, inputs, group).bytes); }
+
+void quantize_int8(const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t inputs, std::int64_t group, std::int64_t begin, std::int64_t end, void* out) {
+  const Activations layout(tokens, inputs, group);
+  const std::int64_t width = group == 0 ? inputs : group;
+  char* base = static_cast<char*>(out);
+  for (std::int64_t t = begin; t < end; ++t) {
+    const std::int64_t t0 = t / kTileTokens * kTileTokens;
+    const std::int64_t rows = tokens - t0 < kTileTokens ? tokens - t0 : kTileTokens;
+    char* codes = base + t0 * layout.token_codes + (t - t0) * 8;
+    char* sums = base + layout.sums_at + (t0 * layout.token_sums + (t - t0) * 2) * 4;
+    const float* row = x + t * ldx;
+
+    Lanes most = zeros();
+    std::int64_t k = 0;
+    for (; k + 16 <= inputs; k += 16) most = maximum(magnitude(load_lanes(row + k)), most);
+    if (k < inputs) most = maximum(magnitude(load_some(row + k, inputs - k)), most);
+    const float scale = largest(most) / 16256.0f;
+    std::memcpy(base + layout.scales_at + t * 4, &scale, 4);
+
+    // Dividing by infinity makes every code 0, also where a tiny absmax underflows.
+    const Lanes by = splat(scale == 0 ? __builtin_inff() : scale), bound = splat(16256.0f);
+    for (std::int64_t at = 0; at < inputs; at += width) {
+      const std::int64_t stop = at + width < inputs ? at + width : inputs;
+      Ints high_sum = splat_int(0), low_sum = splat_int(0);
+      for (k = at; k < stop; k += 16) {
+        const std::int64_t n = stop - k < 16 ? stop - k : 16;
+        const Ints q = quantize_lanes(n == 16 ? load_lanes(row + k) : load_some(row + k, n), by, bound);
+        const Ints high = shift_right<7>(add(q, splat_int(64))), low = subtract(q, shift_left<7>(high));
+        high_sum = add(high_sum, high);
+        low_sum = add(low_sum, low);
+        char planes[2][16];
+        store_bytes(planes[0], high);
+        store_bytes(planes[1], low);
+        const std::int64_t quads = (n + 7) / 8 * 2;
+        for (std::int64_t j = 0; j < quads; ++j) {
+          std::memcpy(codes, planes[0] + j * 4, 4);
+          std::memcpy(codes + 4, planes[1] + j * 4, 4);
+          codes += rows * 8;
+        }
+      }
+      const std::int32_t starts[2] = {static_cast<std::int32_t>(-8 * static_cast<std::int64_t>(total(high_sum))), static_cast<std::int32_t>(-8 * static_cast<std::int64_t>(total(low_sum)))};
+      std::memcpy(sums, starts, sizeof starts);
+      sums += rows * 8;
+    }
+  }
+}
+
+struct DotTile {
+  const std::uint8_t* weights;  // of the first panel
+  std::size_t panel_bytes;
+  const std::int8_t* codes;     // of the tile
+  const std::int32_t* sums;
+  const float* token_scales;    // [kTokens]
+  std::int64_t inputs, group;   // group: inputs a sum runs over
+  const char* scales;
+  std::size_t panel_scale_bytes;
+  bool scales_fp16;
+  bool channel;
+  float* y;
+  std::int64_t ldy;
+};
+
+template <int kBits, int kTokens, int kPanels>
+[[gnu::noinline]] void dot_tile(const DotTile& given) {
+  const DotTile tile = given;
+  constexpr int kSteps = 8 / kBits;  // runs of 4 inputs in a block
+  Lanes acc[kTokens][kPanels];
+  for (int t = 0; t < kTokens; ++t)
+    for (int p = 0; p < kPanels; ++p) acc[t][p] = zeros();
+  const std::uint8_t* weights = tile.weights;
+  const std::int8_t* codes = tile.codes;
+  const std::int32_t* sums = tile.sums;
+  std::int64_t left = tile.inputs;
+  for (std::int64_t g = 0; left > 0; ++g) {
+    Ints planes[kTokens][2][kPanels];
+    for (int t = 0; t < kTokens; ++t)
+      for (int plane = 0; plane < 2; ++plane) {
+        const Ints start = kBits == 4 ? splat_int(sums[t * 2 + plane]) : shift_left<4>(splat_int(sums[t * 2 + plane]));
+        for (int p = 0; p < kPanels; ++p) planes[t][plane][p] = start;
+      }
+    sums += kTokens * 2;
+    const std::int64_t now = left < tile.group ? left : tile.group;
+    left -= now;
+    for (std::int64_t blocks = (now + 4 * kSteps - 1) / (4 * kSteps); blocks > 0; --blocks) {
+      Codes q[kPanels][kSteps];
+      for (int p = 0; p < kPanels; ++p) load_codes(weights + p * tile.panel_bytes, q[p]);
+      for (int step = 0; step < kSteps; ++step)
+        for (int t = 0; t < kTokens; ++t)
+          for (int plane = 0; plane < 2; ++plane) {
+            const Activation a = splat_activation(codes + ((step * kTokens + t) * 2 + plane) * 4);
+            for (int p = 0; p < kPanels; ++p) planes[t][plane][p] = dot<kBits>(planes[t][plane][p], q[p][step], a);
+          }
+      weights += 64;
+      codes += kSteps * kTokens * 8;
+    }
+    for (int p = 0; p < kPanels; ++p) {
+      const Lanes scale = load_scales(tile.scales + p * tile.panel_scale_bytes, tile.scales_fp16, g);
+      for (int t = 0; t < kTokens; ++t) {
+        const Lanes v = fused(splat(128.0f), to_float(planes[t][0][p]), to_float(planes[t][1][p]));
+        acc[t][p] = tile.channel ? multiply(v, multiply(scale, splat(tile.token_scales[t]))) : fused(v, scale, acc[t][p]);
+      }
+    }
+  }
+  for (int t = 0; t < kTokens; ++t)
+    for (int p = 0; p < kPanels; ++p) store_lanes(tile.y + t * tile.ldy + p * 16, tile.channel ? acc[t][p] : multiply(acc[t][p], splat(tile.token_scales[t])));
+}
+
+template <int kBits, int kPanels>
+void dot_tokens(const DotTile& tile, std::int64_t tokens) {
+  if (tokens == 4) return dot_tile<kBits, 4, kPanels>(tile);
+  if (tokens == 3) return dot_tile<kBits, 3, kPanels>(tile);
+  if (tokens == 2) return dot_tile<kBits, 2, kPanels>(tile);
+  return dot_tile<kBits, 1, kPanels>(tile);
+}
+
+template <int kBits>
+void gemm_int8(const Weight& w, const void* activations, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy) {
+  const Activations layout(tokens, w.inputs, w.group);
+  const char* base = static_cast<const char*>(activations);
+  constexpr std::int64_t kDepth = 32 / kBits;
+  DotTile tile{};
+  tile.panel_bytes = static_cast<std::size_t>((w.inputs + kDepth - 1) / kDepth) * 64;
+  tile.inputs = w.inputs;
+  tile.group = w.group == 0 ? w.inputs : w.group;
+  tile.channel = w.group == 0;
+  tile.panel_scale_bytes = static_cast<std::size_t>(w.groups()) * (w.scales_fp16 ? 32 : 64);
+  tile.scales_fp16 = w.scales_fp16;
+  tile.ldy = ldy;
+  std::int64_t panel = panel_begin;
+  while (panel < panel_end) {
+    const std::int64_t remain = panel_end - panel;
+    const std::int64_t width = tokens == 1 && remain >= 4 ? 4 : remain >= kDotPanels ? kDotPanels : 1;
+    tile.weights = static_cast<const std::uint8_t*>(w.codes) + panel * tile.panel_bytes;
+    tile.scales = static_cast<const char*>(w.scales) + panel * tile.panel_scale_bytes;
+    for (std::int64_t t = 0; t < tokens; t += kTileTokens) {
+      const std::int64_t rows = tokens - t < kTileTokens ? tokens - t : kTileTokens;
+      tile.codes = reinterpret_cast<const std::int8_t*>(base + t * layout.token_codes);
+      tile.sums = reinterpret_cast<const std::int32_t*>(base + layout.sums_at) + t * layout.token_sums;
+      tile.token_scales = reinterpret_cast<const float*>(base + layout.scales_at) + t;
+      tile.y = y + t * ldy + panel * 16;
+      if (width == 4) dot_tile<kBits, 1, 4>(tile);
+      else if (width == kDotPanels) dot_tokens<kBits, kDotPanels>(tile, rows);
+      else dot_tokens<kBits, 1>(tile, rows);
+    }
+    panel += width;
+  }
+}

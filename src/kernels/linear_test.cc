@@ -1,0 +1,296 @@
+// Matrix products against exact sums in double, against the scalar table bit for bit, and against themselves cut into pieces.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "base/bf16.h"
+#include "kernels/dispatch.h"
+
+namespace inflight::kernels {
+namespace {
+
+enum class Kind { kF32, kBf16, kU8, kU4 };
+
+struct FreeDeleter {
+  void operator()(void* p) const { std::free(p); }
+};
+using Aligned = std::unique_ptr<std::byte[], FreeDeleter>;
+Aligned aligned(std::size_t bytes, int fill = 0) {
+  const std::size_t whole = (bytes + 63) / 64 * 64;
+  Aligned memory(static_cast<std::byte*>(std::aligned_alloc(64, whole + 64)));
+  std::memset(memory.get(), fill, whole + 64);
+  return memory;
+}
+
+// A random weight packed as kernels.h says, and its plain values.
+struct Packed {
+  Weight weight;
+  std::vector<float> values;   // [N][K]: the weight itself, or the integer q
+  std::vector<float> scales;   // [N][groups], widened
+  Aligned codes, packed_scales;
+
+  float value(std::int64_t n, std::int64_t k) const { return values[n * weight.inputs + k]; }
+  float scale(std::int64_t n, std::int64_t g) const { return scales.empty() ? 1 : scales[n * weight.groups() + g]; }
+
+  Packed(Kind kind, std::int64_t outputs, std::int64_t inputs, std::int64_t group, bool fp16, std::mt19937& rng, bool extreme = false) {
+    weight.outputs = outputs;
+    weight.inputs = inputs;
+    weight.group = group;
+    weight.scales_fp16 = fp16;
+    const std::int64_t panels = weight.panels(), groups = weight.groups();
+    std::normal_distribution<float> normal;
+    std::uniform_int_distribution<int> q8(-127, 127), q4(-7, 7);
+    values.resize(outputs * inputs);
+    const int depth = kind == Kind::kF32 ? 1 : kind == Kind::kBf16 ? 2 : kind == Kind::kU8 ? 4 : 8;
+    const std::int64_t blocks = (inputs + depth - 1) / depth;
+    codes = aligned(panels * blocks * 64, kind == Kind::kU8 ? 128 : kind == Kind::kU4 ? 0x88 : 0);
+    for (std::int64_t n = 0; n < outputs; ++n)
+      for (std::int64_t k = 0; k < inputs; ++k) {
+        float& v = values[n * inputs + k];
+        v = normal(rng);
+        if (kind == Kind::kBf16) v = bf16_to_float(float_to_bf16(v));
+        if (kind == Kind::kU8) v = extreme ? (n % 2 ? -127 : 127) : static_cast<float>(q8(rng));
+        if (kind == Kind::kU4) v = extreme ? (n % 2 ? -7 : 7) : static_cast<float>(q4(rng));
+        std::byte* block = codes.get() + (n / 16 * blocks + k / depth) * 64 + n % 16 * 4;
+        if (kind == Kind::kF32) std::memcpy(block, &v, 4);
+        if (kind == Kind::kBf16) {
+          const std::uint16_t bits = float_to_bf16(v);
+          std::memcpy(block + k % 2 * 2, &bits, 2);
+        }
+        if (kind == Kind::kU8) block[k % 4] = static_cast<std::byte>(static_cast<int>(v) + 128);
+        if (kind == Kind::kU4) {
+          const int other = std::to_integer<int>(block[k % 4]), code = static_cast<int>(v) + 8;
+          block[k % 4] = static_cast<std::byte>(k % 8 < 4 ? (other & 0xf0) | code : (other & 0x0f) | code << 4);
+        }
+      }
+    weight.codes = codes.get();
+    if (kind == Kind::kF32 || kind == Kind::kBf16) return;
+    scales.resize(outputs * groups);
+    packed_scales = aligned(panels * groups * 64);
+    for (std::int64_t n = 0; n < outputs; ++n)
+      for (std::int64_t g = 0; g < groups; ++g) {
+        float s = std::fabs(normal(rng)) * 0.01f;
+        if (n % 7 == 3) s = 0;
+        if (fp16 && n % 5 == 1) s = 0x1p-20f;  // subnormal in FP16
+        const std::uint16_t half = float_to_fp16(s);
+        if (fp16) s = fp16_to_float(half);
+        const std::int64_t at = (n / 16 * groups + g) * 16 + n % 16;
+        if (fp16) std::memcpy(packed_scales.get() + at * 2, &half, 2);
+        else std::memcpy(packed_scales.get() + at * 4, &s, 4);
+        scales[n * groups + g] = s;
+      }
+    weight.scales = packed_scales.get();
+  }
+};
+
+struct Shape {
+  std::int64_t tokens, outputs, inputs, group;
+  bool fp16;
+};
+std::string describe(const Shape& s) { return fmt::format("T {} N {} K {} group {} fp16 {}", s.tokens, s.outputs, s.inputs, s.group, s.fp16); }
+
+std::vector<Shape> shapes(std::mt19937& rng, bool scaled) {
+  std::vector<Shape> all;
+  for (std::int64_t k : {1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 31, 33, 64, 100, 129, 257}) all.push_back({1 + k % 5, 1 + k % 40, k, 0, false});
+  for (std::int64_t t = 1; t <= 33; ++t) all.push_back({t, 16 + t * 5 % 90, 40 + t * 7 % 120, 0, false});
+  for (std::int64_t n : {1, 15, 16, 17, 32, 33, 63, 64, 65, 80, 96, 112, 130}) all.push_back({1 + n % 3, n, 72, 0, false});
+  all.push_back({19, 40, 1500, 0, false});  // several blocks of K
+  all.push_back({1, 70, 3001, 0, false});
+  if (scaled)
+    for (std::int64_t group : {8, 32, 64, 128})
+      for (bool fp16 : {false, true}) {
+        std::uniform_int_distribution<std::int64_t> tokens(1, 13), outputs(1, 100), inputs(1, 700);
+        for (int i = 0; i < 5; ++i) all.push_back({tokens(rng), outputs(rng), inputs(rng), group, fp16});
+        all.push_back({17, 33, group * 9, group, fp16});
+        all.push_back({21, 50, group * 20 + 3, group, fp16});
+        all.push_back({1, 81, group * 3, group, fp16});
+      }
+  return all;
+}
+
+class LinearTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto table = choose();
+    if (!table) GTEST_SKIP() << table.error().message;
+    linear = (*table)->linear;
+    isa = (*table)->isa;
+    scalar = (*find("scalar"))->linear;
+  }
+  const LinearKernels* linear = nullptr;
+  const LinearKernels* scalar = nullptr;
+  std::string isa;
+  std::mt19937 rng{20240608};
+
+  template <class X>
+  using Product = void (*)(const Weight&, const X*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, float*, std::int64_t);
+
+  // x in memory that ends with the last element, rows ldx apart.
+  template <class X>
+  std::vector<X> inputs_of(const Shape& s, std::int64_t ldx) {
+    std::normal_distribution<float> normal;
+    std::vector<X> x((s.tokens - 1) * ldx + s.inputs);
+    for (X& v : x) {
+      if constexpr (std::is_same_v<X, float>) v = normal(rng);
+      else v = float_to_bf16(normal(rng));
+    }
+    return x;
+  }
+
+  // `flat`: the absolute part of the error bound per input.
+  template <class X>
+  void check_float(Kind kind, Product<X> product, Product<X> reference, double relative, double flat) {
+    for (const Shape& s : shapes(rng, kind == Kind::kU8 || kind == Kind::kU4)) {
+      SCOPED_TRACE(describe(s));
+      const Packed w(kind, s.outputs, s.inputs, s.group, s.fp16, rng);
+      const std::int64_t panels = w.weight.panels(), ldx = s.inputs + s.tokens % 3, ldy = panels * 16 + s.tokens % 2 * 5;
+      const std::vector<X> x = inputs_of<X>(s, ldx);
+      const float untouched = -777.0f;
+      std::vector<float> y(s.tokens * ldy, untouched);
+      product(w.weight, x.data(), ldx, s.tokens, 0, panels, y.data(), ldy);
+      const auto input = [&](std::int64_t t, std::int64_t k) {
+        if constexpr (std::is_same_v<X, float>) return x[t * ldx + k];
+        else return bf16_to_float(x[t * ldx + k]);
+      };
+      const std::int64_t width = s.group == 0 ? s.inputs : s.group;
+      for (std::int64_t t = 0; t < s.tokens; ++t) {
+        for (std::int64_t n = 0; n < s.outputs; ++n) {
+          double sum = 0, size = 0;
+          for (std::int64_t k = 0; k < s.inputs; ++k) {
+            const double term = double{w.value(n, k)} * w.scale(n, k / width) * input(t, k);
+            sum += term;
+            size += std::fabs(term);
+          }
+          ASSERT_NEAR(y[t * ldy + n], sum, relative * s.inputs * 0x1p-24 * size + flat * s.inputs) << "token " << t << " output " << n;
+        }
+        for (std::int64_t n = s.outputs; n < panels * 16; ++n) ASSERT_EQ(y[t * ldy + n], 0.0f) << "padding lane " << n;
+        for (std::int64_t n = panels * 16; n < ldy; ++n) ASSERT_EQ(y[t * ldy + n], untouched);
+      }
+      if (reference) {
+        std::vector<float> expected(s.tokens * ldy, untouched);
+        reference(w.weight, x.data(), ldx, s.tokens, 0, panels, expected.data(), ldy);
+        ASSERT_EQ(std::memcmp(y.data(), expected.data(), y.size() * 4), 0) << "differs from scalar";
+      }
+      // Token by token, panel ranges cut anywhere: the same bits.
+      std::vector<float> pieces(s.tokens * ldy, untouched);
+      for (std::int64_t t = 0; t < s.tokens; ++t) {
+        const std::int64_t cut = panels * (t % 4) / 3;
+        const std::int64_t middle = cut < panels ? cut : panels;
+        product(w.weight, x.data() + t * ldx, ldx, 1, 0, middle, pieces.data() + t * ldy, ldy);
+        product(w.weight, x.data() + t * ldx, ldx, 1, middle, panels, pieces.data() + t * ldy, ldy);
+      }
+      ASSERT_EQ(std::memcmp(y.data(), pieces.data(), y.size() * 4), 0) << "alone differs from in a batch";
+      std::fill(pieces.begin(), pieces.end(), untouched);
+      for (std::int64_t p = 0; p < panels; ++p) product(w.weight, x.data(), ldx, s.tokens, p, p + 1, pieces.data(), ldy);
+      ASSERT_EQ(std::memcmp(y.data(), pieces.data(), y.size() * 4), 0) << "a panel alone differs";
+    }
+  }
+
+  using Int8Product = void (*)(const Weight&, const void*, std::int64_t, std::int64_t, std::int64_t, float*, std::int64_t);
+
+  static Aligned quantized(const LinearKernels& with, const std::vector<float>& x, std::int64_t ldx, std::int64_t tokens, std::int64_t inputs, std::int64_t group) {
+    Aligned out = aligned(with.int8_bytes(tokens, inputs, group), 0x33);
+    // In ranges of 16 tokens, last first, as threads might.
+    for (std::int64_t begin = (tokens - 1) / 16 * 16; begin >= 0; begin -= 16)
+      with.quantize_int8(x.data(), ldx, tokens, inputs, group, begin, std::min(begin + 16, tokens), out.get());
+    return out;
+  }
+
+  // The entry's arithmetic once more, exactly.
+  static std::vector<float> expected_int8(const Packed& w, const std::vector<float>& x, std::int64_t ldx, const Shape& s) {
+    std::vector<float> y(s.tokens * s.outputs);
+    const std::int64_t width = s.group == 0 ? s.inputs : s.group;
+    for (std::int64_t t = 0; t < s.tokens; ++t) {
+      float absmax = 0;
+      for (std::int64_t k = 0; k < s.inputs; ++k) absmax = std::fmax(absmax, std::fabs(x[t * ldx + k]));
+      const float scale_x = absmax / 16256.0f;
+      std::vector<std::int64_t> high(s.inputs), low(s.inputs);
+      for (std::int64_t k = 0; k < s.inputs; ++k) {
+        float r = 0;
+        if (scale_x != 0) {
+          r = x[t * ldx + k] / scale_x;
+          r = std::fmin(std::fmax(std::trunc(r + std::copysign(0.5f, r)), -16256.0f), 16256.0f);
+        }
+        const int q = static_cast<int>(r);
+        high[k] = static_cast<int>(std::floor((q + 64) / 128.0));
+        low[k] = q - 128 * high[k];
+        EXPECT_TRUE(high[k] >= -127 && high[k] <= 127 && low[k] >= -64 && low[k] <= 63);
+      }
+      for (std::int64_t n = 0; n < s.outputs; ++n) {
+        float acc = 0;
+        for (std::int64_t g = 0; g < w.weight.groups(); ++g) {
+          std::int64_t h = 0, l = 0;
+          for (std::int64_t k = g * width; k < std::min((g + 1) * width, s.inputs); ++k) {
+            h += static_cast<std::int64_t>(w.value(n, k)) * high[k];
+            l += static_cast<std::int64_t>(w.value(n, k)) * low[k];
+          }
+          const float v = std::fma(128.0f, static_cast<float>(h), static_cast<float>(l));
+          acc = s.group == 0 ? v * (w.scale(n, 0) * scale_x) : std::fma(v, w.scale(n, g), acc);
+        }
+        y[t * s.outputs + n] = s.group == 0 ? acc : acc * scale_x;
+      }
+    }
+    return y;
+  }
+
+  void check_int8(Kind kind, const std::vector<Shape>& all, bool extreme = false) {
+    const Int8Product product = kind == Kind::kU8 ? linear->gemm_u8_int8 : linear->gemm_u4_int8;
+    for (const Shape& s : all) {
+      SCOPED_TRACE(describe(s));
+      const Packed w(kind, s.outputs, s.inputs, s.group, s.fp16, rng, extreme);
+      const std::int64_t panels = w.weight.panels(), ldx = s.inputs + s.tokens % 3, ldy = panels * 16 + s.tokens % 2 * 5;
+      std::vector<float> x = inputs_of<float>(s, ldx);
+      if (extreme) std::fill(x.begin(), x.end(), 3.0f);
+      if (s.tokens > 2) std::fill_n(x.begin() + ldx, s.inputs, 0.0f);                                               // a zero token
+      if (s.tokens > 3) std::fill_n(x.begin() + 2 * ldx, s.inputs, std::numeric_limits<float>::denorm_min() * 5);  // its scale underflows
+      const float untouched = -777.0f;
+      std::vector<float> y(s.tokens * ldy, untouched);
+      const Aligned activations = quantized(*linear, x, ldx, s.tokens, s.inputs, s.group);
+      product(w.weight, activations.get(), s.tokens, 0, panels, y.data(), ldy);
+      const std::vector<float> expected = expected_int8(w, x, ldx, s);
+      for (std::int64_t t = 0; t < s.tokens; ++t) {
+        for (std::int64_t n = 0; n < s.outputs; ++n) ASSERT_EQ(y[t * ldy + n], expected[t * s.outputs + n]) << "token " << t << " output " << n;
+        for (std::int64_t n = s.outputs; n < panels * 16; ++n) ASSERT_EQ(y[t * ldy + n], 0.0f) << "padding lane " << n;
+        for (std::int64_t n = panels * 16; n < ldy; ++n) ASSERT_EQ(y[t * ldy + n], untouched);
+      }
+      std::vector<float> pieces(s.tokens * ldy, untouched);
+      for (std::int64_t t = 0; t < s.tokens; ++t) {
+        const std::vector<float> row(x.begin() + t * ldx, x.begin() + t * ldx + s.inputs);
+        const Aligned alone = quantized(*linear, row, s.inputs, 1, s.inputs, s.group);
+        const std::int64_t middle = panels * (t % 4) / 3 < panels ? panels * (t % 4) / 3 : panels;
+        product(w.weight, alone.get(), 1, 0, middle, pieces.data() + t * ldy, ldy);
+        product(w.weight, alone.get(), 1, middle, panels, pieces.data() + t * ldy, ldy);
+      }
+      ASSERT_EQ(std::memcmp(y.data(), pieces.data(), y.size() * 4), 0) << "alone differs from in a batch";
+      std::fill(pieces.begin(), pieces.end(), untouched);
+      for (std::int64_t p = 0; p < panels; ++p) product(w.weight, activations.get(), s.tokens, p, p + 1, pieces.data(), ldy);
+      ASSERT_EQ(std::memcmp(y.data(), pieces.data(), y.size() * 4), 0) << "a panel alone differs";
+    }
+  }
+};
+
+TEST_F(LinearTest, f32_is_within_the_bound_and_equals_scalar) { check_float<float>(Kind::kF32, linear->gemm_f32, scalar->gemm_f32, 4, 0); }
+TEST_F(LinearTest, bf16_is_within_the_bound_and_equals_scalar) { check_float<float>(Kind::kBf16, linear->gemm_bf16, scalar->gemm_bf16, 4, 0); }
+TEST_F(LinearTest, u8_is_within_the_bound_and_equals_scalar) { check_float<float>(Kind::kU8, linear->gemm_u8, scalar->gemm_u8, 4, 0); }
+TEST_F(LinearTest, u4_is_within_the_bound_and_equals_scalar) { check_float<float>(Kind::kU4, linear->gemm_u4, scalar->gemm_u4, 4, 0); }
+TEST_F(LinearTest, bf16_bf16_is_within_the_bound) {
+  const bool pairs = isa == "avx512_bf16";  // sums two products at once; the others are one chain, as scalar is
+  check_float<std::uint16_t>(Kind::kBf16, linear->gemm_bf16_bf16, pairs ? nullptr : scalar->gemm_bf16_bf16, 8, 0x1p-126);
+}
+
+TEST_F(LinearTest, u8_int8_equals_exact_integer_sums) { check_int8(Kind::kU8, shapes(rng, true)); }
+TEST_F(LinearTest, u4_int8_equals_exact_integer_sums) { check_int8(Kind::kU4, shapes(rng, true)); }
+// All codes at their ends, sums near the end of int32: no step saturates.
+TEST_F(LinearTest, int8_products_do_not_saturate) {
+  const std::vector<Shape> large = {{1, 17, 66000, 0, false}, {5, 33, 66000, 0, false}, {4, 32, 20001, 0, false}, {6, 40, 1024, 128, true}, {1, 64, 1024, 512, false}, {3, 18, 130, 32, true}};
+  check_int8(Kind::kU8, large, true);
+  check_int8(Kind::kU4, large, true);
+}
+
+}  // namespace
+}  // namespace inflight::kernels

@@ -1,0 +1,208 @@
+// Packing and quantizing weights, for every ISA with a vector vocabulary (dot.h): rows pass in chunks of 16 dwords a row
+// (a dword is what one lane holds of a 64-byte block), then the chunk of all rows is transposed into its lanes.
+
+template <DType kType>
+struct Source;
+template <>
+struct Source<DType::kF32> {
+  static constexpr std::int64_t kBytes = 4;
+  LANES_INLINE static Lanes load(const char* p) { return load_lanes(reinterpret_cast<const float*>(p)); }
+};
+template <>
+struct Source<DType::kBF16> {
+  static constexpr std::int64_t kBytes = 2;
+  LANES_INLINE static Lanes load(const char* p) { return load_bf16(reinterpret_cast<const std::uint16_t*>(p)); }
+};
+template <>
+struct Source<DType::kF16> {
+  static constexpr std::int64_t kBytes = 2;
+  LANES_INLINE static Lanes load(const char* p) { return load_fp16(reinterpret_cast<const std::uint16_t*>(p)); }
+};
+
+// Elements [0, n) at p, n <= 16; the others 0. Reads no byte past them.
+template <DType kType>
+LANES_INLINE Lanes load_source(const char* p, std::int64_t n) {
+  if (n >= 16) return Source<kType>::load(p);
+  char whole[64] = {};
+  if (n > 0) std::memcpy(whole, p, static_cast<std::size_t>(n * Source<kType>::kBytes));
+  return Source<kType>::load(whole);
+}
+
+// Largest magnitude of n elements as the bits of a float; at least 0x7f800000 when one is NaN or infinite.
+template <DType kType>
+LANES_INLINE std::uint32_t largest_bits(const char* p, std::int64_t n) {
+  Ints most = splat_int(0);
+  std::int64_t k = 0;
+  for (; k + 16 <= n; k += 16) most = maximum_bits(most, Source<kType>::load(p + k * Source<kType>::kBytes));
+  if (k < n) most = maximum_bits(most, load_source<kType>(p + k * Source<kType>::kBytes, n - k));
+  return largest_of(most);
+}
+template <>
+LANES_INLINE std::uint32_t largest_bits<DType::kBF16>(const char* p, std::int64_t n) {
+  return static_cast<std::uint32_t>(largest_half(p, n)) << 16;
+}
+
+constexpr std::uint32_t kInfinityBits = 0x7f800000u;
+
+// The first NaN or infinity as row * inputs + k, or -1. Slow: called for a tensor that is about to be refused.
+template <DType kType>
+[[gnu::noinline]] std::int64_t first_non_finite(const SourceRows& source) {
+  for (std::int64_t row = 0; row < source.rows; ++row)
+    for (std::int64_t k = 0; k < source.inputs; ++k)
+      if (largest_bits<kType>(static_cast<const char*>(source.data) + (row * source.stride + k) * Source<kType>::kBytes, 1) >= kInfinityBits) return row * source.inputs + k;
+  return -1;
+}
+
+LANES_INLINE float from_bits(std::uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+// Dividing by infinity makes every code 0: for absmax 0, and where a tiny absmax underflows.
+LANES_INLINE float divisor(float scale) { return scale == 0 ? __builtin_inff() : scale; }
+
+template <DType kType>
+std::int64_t pack_f32_rows(const SourceRows& source, int lane, float* panel) {
+  const char* base = static_cast<const char*>(source.data);
+  constexpr std::int64_t kBytes = Source<kType>::kBytes;
+  alignas(64) std::uint32_t chunk[16][16];
+  Ints most = splat_int(0);
+  for (std::int64_t k = 0; k < source.inputs; k += 16) {
+    const std::int64_t n = source.inputs - k < 16 ? source.inputs - k : 16;
+    for (int row = 0; row < source.rows; ++row) {
+      const Lanes x = load_source<kType>(base + (row * source.stride + k) * kBytes, n);
+      most = maximum_bits(most, x);
+      store_lanes(reinterpret_cast<float*>(chunk[row]), x);
+    }
+    scatter(chunk, lane, source.rows, n, reinterpret_cast<std::uint32_t*>(panel + k * 16));
+  }
+  return largest_of(most) >= kInfinityBits ? first_non_finite<kType>(source) : -1;
+}
+
+std::int64_t pack_f32(const SourceRows& source, int lane, float* panel) {
+  if (source.dtype == DType::kF32) return pack_f32_rows<DType::kF32>(source, lane, panel);
+  if (source.dtype == DType::kF16) return pack_f32_rows<DType::kF16>(source, lane, panel);
+  return pack_f32_rows<DType::kBF16>(source, lane, panel);
+}
+
+std::int64_t pack_bf16(const SourceRows& source, int lane, std::uint16_t* panel) {
+  const char* base = static_cast<const char*>(source.data);
+  alignas(64) std::uint32_t chunk[16][16] = {};
+  bool finite = true;
+  for (int row = 0; row < source.rows; ++row) finite &= largest_half(base + row * source.stride * 2, source.inputs) < 0x7f80;
+  if (!finite) return first_non_finite<DType::kBF16>(source);
+  for (std::int64_t k = 0; k < source.inputs; k += 32) {
+    const std::int64_t n = source.inputs - k < 32 ? source.inputs - k : 32;
+    for (int row = 0; row < source.rows; ++row) {
+      if (n < 32) chunk[row][n / 2] = 0;
+      if (n == 32) std::memcpy(chunk[row], base + (row * source.stride + k) * 2, 64);
+      else std::memcpy(chunk[row], base + (row * source.stride + k) * 2, static_cast<std::size_t>(n) * 2);
+    }
+    scatter(chunk, lane, source.rows, (n + 1) / 2, reinterpret_cast<std::uint32_t*>(panel + k * 16));
+  }
+  return -1;
+}
+
+template <DType kType>
+std::int64_t quantize_u8_rows(const SourceRows& source, int lane, const float* absmax, std::uint8_t* panel, float* scales) {
+  const char* base = static_cast<const char*>(source.data);
+  constexpr std::int64_t kBytes = Source<kType>::kBytes;
+  float by[16];
+  for (int row = 0; row < source.rows; ++row) {
+    const std::uint32_t most = largest_bits<kType>(base + row * source.stride * kBytes, source.inputs);
+    if (most >= kInfinityBits) return first_non_finite<kType>(source);
+    const float scale = (absmax ? absmax[row] : from_bits(most)) / 127.0f;
+    scales[lane + row] = scale;
+    by[row] = divisor(scale);
+  }
+  alignas(64) std::uint32_t chunk[16][16];
+  const Lanes bound = splat(127.0f);
+  for (std::int64_t k = 0; k < source.inputs; k += 64) {
+    const std::int64_t n = source.inputs - k < 64 ? source.inputs - k : 64;
+    for (int row = 0; row < source.rows; ++row) {
+      const char* p = base + (row * source.stride + k) * kBytes;
+      const Lanes scale = splat(by[row]);
+      Ints q[4];
+      if (n == 64) {
+        for (int i = 0; i < 4; ++i) q[i] = quantize_lanes(Source<kType>::load(p + i * 16 * kBytes), scale, bound);
+      } else {
+        for (int i = 0; i < 4; ++i) q[i] = quantize_lanes(load_source<kType>(p + i * 16 * kBytes, n - i * 16), scale, bound);
+      }
+      store_u8_codes(chunk[row], q);
+    }
+    scatter(chunk, lane, source.rows, (n + 3) / 4, reinterpret_cast<std::uint32_t*>(panel + k * 16));
+  }
+  return -1;
+}
+
+std::int64_t quantize_u8(const SourceRows& source, int lane, const float* absmax, std::uint8_t* panel, float* scales) {
+  if (source.dtype == DType::kF32) return quantize_u8_rows<DType::kF32>(source, lane, absmax, panel, scales);
+  if (source.dtype == DType::kF16) return quantize_u8_rows<DType::kF16>(source, lane, absmax, panel, scales);
+  return quantize_u8_rows<DType::kBF16>(source, lane, absmax, panel, scales);
+}
+
+// Codes of 128 inputs of one row. `by`: [128/16] divisors of runs of 16 where a group is a multiple of 16, else [128] one an input.
+template <DType kType, bool kPerInput>
+LANES_INLINE void u4_row(const char* p, std::int64_t n, const float* by, std::uint32_t* chunk) {
+  const Lanes bound = splat(7.0f);
+  constexpr std::int64_t kBytes = Source<kType>::kBytes;
+  for (int half = 0; half < 2; ++half) {
+    Ints q[4];
+    for (int i = 0; i < 4; ++i) {
+      const std::int64_t at = half * 64 + i * 16;
+      const Lanes scale = kPerInput ? load_lanes(by + at) : splat(by[half * 4 + i]);
+      q[i] = quantize_lanes(n == 128 ? Source<kType>::load(p + at * kBytes) : load_source<kType>(p + at * kBytes, n - at), scale, bound);
+    }
+    store_u4_codes(chunk + half * 8, q);
+  }
+}
+
+template <DType kType>
+std::int64_t quantize_u4_rows(const SourceRows& source, int lane, std::int64_t group, const float* absmax, std::uint8_t* panel, float* scales) {
+  const char* base = static_cast<const char*>(source.data);
+  constexpr std::int64_t kBytes = Source<kType>::kBytes;
+  const std::int64_t width = group == 0 ? source.inputs : group;
+  const std::int64_t groups = (source.inputs + width - 1) / width;
+  for (int row = 0; row < source.rows; ++row)
+    for (std::int64_t g = 0; g < groups; ++g) {
+      const std::int64_t at = g * width, n = source.inputs - at < width ? source.inputs - at : width;
+      const std::uint32_t most = largest_bits<kType>(base + (row * source.stride + at) * kBytes, n);
+      if (most >= kInfinityBits) return first_non_finite<kType>(source);
+      scales[g * 16 + lane + row] = (absmax ? absmax[row * groups + g] : from_bits(most)) / 7.0f;
+    }
+  alignas(64) std::uint32_t chunk[16][16];
+  const bool runs = group % 16 == 0;
+  std::int64_t first_group = 0, first_end = width;  // the group that holds input k, and where it ends
+  for (std::int64_t k = 0; k < source.inputs; k += 128) {
+    const std::int64_t n = source.inputs - k < 128 ? source.inputs - k : 128;
+    while (k >= first_end) {
+      ++first_group;
+      first_end += width;
+    }
+    for (int row = 0; row < source.rows; ++row) {
+      const char* p = base + (row * source.stride + k) * kBytes;
+      std::int64_t g = first_group, stop = first_end;
+      float by[128];
+      float now = divisor(scales[g * 16 + lane + row]);
+      for (std::int64_t i = 0, step = runs ? 16 : 1; i < 128; i += step) {
+        if (k + i >= stop && g + 1 < groups) {
+          ++g;
+          stop += width;
+          now = divisor(scales[g * 16 + lane + row]);
+        }
+        by[runs ? i / 16 : i] = now;
+      }
+      if (runs) u4_row<kType, false>(p, n, by, chunk[row]);
+      else u4_row<kType, true>(p, n, by, chunk[row]);
+    }
+    scatter(chunk, lane, source.rows, (n + 7) / 8, reinterpret_cast<std::uint32_t*>(panel + k * 8));
+  }
+  return -1;
+}
+
+std::int64_t quantize_u4(const SourceRows& source, int lane, std::int64_t group, const float* absmax, std::uint8_t* panel, float* scales) {
+  if (source.dtype == DType::kF32) return quantize_u4_rows<DType::kF32>(source, lane, group, absmax, panel, scales);
+  if (source.dtype == DType::kF16) return quantize_u4_rows<DType::kF16>(source, lane, group, absmax, panel, scales);
+  return quantize_u4_rows<DType::kBF16>(source, lane, group, absmax, panel, scales);
+}
