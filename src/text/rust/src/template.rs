@@ -1,0 +1,139 @@
+//! Chat templates: minijinja set up to answer as jinja2 does under transformers.
+use minijinja::machinery::{get_compiled_template, Instruction, Instructions};
+use minijinja::value::{Value, ValueKind};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind};
+
+use crate::{flavour, methods, Fault, INVALID, RAISED, UNSUPPORTED};
+
+const NAME: &str = "chat_template";
+const RAISED_MARK: &str = "\u{1}raised\u{1}";
+
+pub struct Template {
+    environment: Environment<'static>,
+}
+
+fn raise_exception(message: &Value) -> Result<Value, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, format!("{RAISED_MARK}{}", flavour::str_text(message))))
+}
+
+/// datetime.now().strftime(format), local time.
+fn strftime_now(format: &str) -> Result<String, Error> {
+    let format = std::ffi::CString::new(format).map_err(|_| Error::new(ErrorKind::InvalidOperation, "strftime_now: NUL in the format"))?;
+    let mut buffer = [0u8; 1024];
+    // SAFETY: localtime_r fills `parts`, strftime writes at most buffer.len() bytes; both only read their other arguments.
+    let written = unsafe {
+        let now = libc::time(std::ptr::null_mut());
+        let mut parts: libc::tm = std::mem::zeroed();
+        libc::localtime_r(&now, &mut parts);
+        libc::strftime(buffer.as_mut_ptr().cast(), buffer.len(), format.as_ptr(), &parts)
+    };
+    Ok(String::from_utf8_lossy(&buffer[..written]).into_owned())
+}
+
+/// `{% generation %}` marks what the model wrote; rendering passes it through in a scope of its own.
+fn replace_generation_tags(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(open) = rest.find("{%") {
+        let Some(length) = rest[open..].find("%}") else { break };
+        let tag = &rest[open..open + length + 2];
+        let name = tag[2..length].trim_matches(['-', '+']).trim();
+        let replacement = match name {
+            "generation" => Some("with"),
+            "endgeneration" => Some("endwith"),
+            _ => None,
+        };
+        out.push_str(&rest[..open]);
+        match replacement {
+            Some(with) => out.push_str(&tag.replace(name, with)),
+            None => out.push_str(tag),
+        }
+        rest = &rest[open + length + 2..];
+    }
+    out.push_str(rest);
+    out
+}
+
+fn environment() -> Environment<'static> {
+    let mut env = Environment::new();
+    env.set_trim_blocks(true);
+    env.set_lstrip_blocks(true);
+    env.set_auto_escape_callback(|_| AutoEscape::None);
+    env.set_unknown_method_callback(methods::call);
+    env.set_formatter(|out, _, value| std::fmt::Write::write_str(out, &flavour::str_text(value)).map_err(Error::from));
+    env.add_filter("tojson", flavour::tojson);
+    env.add_filter("string", |value: &Value| flavour::str_text(value));
+    env.add_function("raise_exception", raise_exception);
+    env.add_function("strftime_now", strftime_now);
+    // In Python strings and mappings have a length and items too.
+    env.add_test("sequence", |v: &Value| matches!(v.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map));
+    env.add_test("iterable", |v: &Value| {
+        matches!(v.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Iterable | ValueKind::Undefined)
+    });
+    env
+}
+
+fn describe(error: &Error) -> String {
+    let detail = error.detail().map_or_else(|| error.kind().to_string(), |d| format!("{}: {d}", error.kind()));
+    match error.line() {
+        Some(line) => format!("line {line}: {detail}"),
+        None => detail,
+    }
+}
+
+fn fault(error: &Error) -> Fault {
+    let mut cause: &dyn std::error::Error = error;
+    loop {
+        if let Some(words) = cause.downcast_ref::<Error>().and_then(|e| e.detail()).and_then(|d| d.strip_prefix(RAISED_MARK)) {
+            return Fault { code: RAISED, message: words.to_string() };
+        }
+        match cause.source() {
+            Some(next) => cause = next,
+            None => return Fault { code: INVALID, message: describe(error) },
+        }
+    }
+}
+
+/// Filters, tests and methods are looked up when they run; here they are looked up once, when the template is loaded.
+fn check_names(env: &Environment, instructions: &Instructions) -> Result<(), Fault> {
+    let state = env.empty_state();
+    for i in 0..instructions.len() as u32 {
+        let unknown = match instructions.get(i) {
+            Some(Instruction::ApplyFilter(name, ..)) => match state.apply_filter(name, &[]) {
+                Err(error) if error.kind() == ErrorKind::UnknownFilter => Some(format!("there is no filter \"{name}\"")),
+                _ => None,
+            },
+            Some(Instruction::PerformTest(name, ..)) => match state.perform_test(name, &[]) {
+                Err(error) if error.kind() == ErrorKind::UnknownTest => Some(format!("there is no test \"is {name}\"")),
+                _ => None,
+            },
+            Some(Instruction::CallMethod(name, ..)) if methods::UNSUPPORTED.contains(name) => Some(format!("the method .{name}() is not supported")),
+            _ => None,
+        };
+        if let Some(what) = unknown {
+            let line = instructions.get_line(i).unwrap_or(0);
+            return Err(Fault { code: UNSUPPORTED, message: format!("line {line}: {what}") });
+        }
+    }
+    Ok(())
+}
+
+impl Template {
+    pub fn compile(source: &str) -> Result<Template, Fault> {
+        let mut env = environment();
+        env.add_template_owned(NAME, replace_generation_tags(source)).map_err(|e| fault(&e))?;
+        let template = env.get_template(NAME).map_err(|e| fault(&e))?;
+        let compiled = get_compiled_template(&template);
+        check_names(&env, &compiled.instructions)?;
+        for block in compiled.blocks.values() {
+            check_names(&env, block)?;
+        }
+        Ok(Template { environment: env })
+    }
+
+    pub fn render(&self, variables: &str) -> Result<String, Fault> {
+        let variables: serde_json::Value = serde_json::from_str(variables).map_err(|e| Fault::invalid(format!("template variables: {e}")))?;
+        let template = self.environment.get_template(NAME).map_err(|e| fault(&e))?;
+        template.render(Value::from_serialize(&variables)).map_err(|e| fault(&e))
+    }
+}
