@@ -15,6 +15,9 @@ namespace inflight::nn {
 class Workspace {
  public:
   void reset() { used_ = 0; }
+  // What was handed out after mark() may be handed out again after rewind(mark).
+  std::size_t mark() const { return used_; }
+  void rewind(std::size_t mark) { used_ = mark; }
   // 64-byte aligned, uninitialized, valid until reset(). Slots keep their memory, so pointers stay good while others grow.
   std::byte* bytes(std::size_t count);
   float* floats(std::int64_t count) { return reinterpret_cast<float*>(bytes(static_cast<std::size_t>(count) * sizeof(float))); }

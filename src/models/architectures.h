@@ -1,0 +1,15 @@
+// One maker per architecture; registry.cc lists them.
+#pragma once
+#include <memory>
+
+#include "base/json.h"
+#include "models/model.h"
+#include "nn/module.h"
+
+namespace inflight::models {
+
+Result<std::unique_ptr<Model>> make_llama(const JsonView& config, const nn::Declarations& declarations);
+Result<std::unique_ptr<Model>> make_qwen2(const JsonView& config, const nn::Declarations& declarations);
+Result<std::unique_ptr<Model>> make_qwen3(const JsonView& config, const nn::Declarations& declarations);
+
+}  // namespace inflight::models

@@ -1,0 +1,144 @@
+#include "models/decoder.h"
+
+#include <algorithm>
+
+namespace inflight::models {
+namespace {
+
+Result<std::vector<std::int64_t>> read_windows(const JsonView& config, std::int64_t layers) {
+  std::vector<std::int64_t> windows(static_cast<std::size_t>(layers), 0);
+  if (!config.has("sliding_window") || !TRY(config.boolean_or("use_sliding_window", false))) return windows;
+  const std::int64_t window = TRY(config.integer("sliding_window"));
+  if (window <= 0) return fail(Code::kCorrupt, "{}: sliding_window {} must be above 0", config.where, window);
+  if (config.has("layer_types")) {
+    const Json& types = (*config.object)["layer_types"];
+    if (!types.is_array() || static_cast<std::int64_t>(types.size()) != layers)
+      return fail(Code::kCorrupt, "{}: \"layer_types\" must list {} layers", config.where, layers);
+    for (std::size_t i = 0; i < types.size(); ++i) {
+      if (types[i] == "sliding_attention") windows[i] = window;
+      else if (types[i] != "full_attention")
+        return fail(Code::kUnsupported, "{}: layer_types[{}] is {}; known: full_attention sliding_attention", config.where, i, types[i].dump());
+    }
+    return windows;
+  }
+  const std::int64_t full_layers = TRY(config.integer_or("max_window_layers", 28));  // transformers' default for Qwen2 and Qwen3
+  for (std::int64_t i = full_layers; i < layers; ++i) windows[static_cast<std::size_t>(i)] = window;
+  return windows;
+}
+
+}  // namespace
+
+Result<DecoderConfig> read_decoder_config(const JsonView& config, const DecoderDefaults& defaults, const nn::Declarations& declarations) {
+  DecoderConfig c;
+  const auto positive = [&](std::string_view key) -> Result<std::int64_t> {
+    const std::int64_t value = TRY(config.integer(key));
+    if (value <= 0 || value > (std::int64_t{1} << 31)) return fail(Code::kCorrupt, "{}: \"{}\" is {}; a number from 1 to 2^31 is needed", config.where, key, value);
+    return value;
+  };
+  c.vocabulary = TRY(positive("vocab_size"));
+  c.intermediate = TRY(positive("intermediate_size"));
+  c.layers = TRY(positive("num_hidden_layers"));
+  if (c.layers > 10000) return fail(Code::kCorrupt, "{}: num_hidden_layers {} is not believable (at most 10000)", config.where, c.layers);
+  nn::AttentionSizes& a = c.attention;
+  a.hidden = TRY(positive("hidden_size"));
+  a.heads = TRY(positive("num_attention_heads"));
+  a.kv_heads = TRY(config.integer_or("num_key_value_heads", a.heads));
+  if (a.kv_heads <= 0 || a.heads % a.kv_heads != 0)
+    return fail(Code::kCorrupt, "{}: num_attention_heads {} is not a multiple of num_key_value_heads {}", config.where, a.heads, a.kv_heads);
+  if (config.has("head_dim")) {
+    a.head_dim = TRY(positive("head_dim"));
+  } else {
+    if (a.hidden % a.heads != 0)
+      return fail(Code::kCorrupt, "{}: hidden_size {} is not a multiple of num_attention_heads {}, and there is no head_dim", config.where, a.hidden, a.heads);
+    a.head_dim = a.hidden / a.heads;
+  }
+  if (a.head_dim % 2 != 0) return fail(Code::kUnsupported, "{}: head_dim {} is odd; rotary embeddings need pairs", config.where, a.head_dim);
+  a.norm_eps = static_cast<float>(TRY(config.number_or("rms_norm_eps", defaults.norm_eps)));
+  a.qk_norm = defaults.qk_norm;
+  const std::string activation = TRY(config.string_or("hidden_act", "silu"));
+  if (activation != "silu" && activation != "swish") return fail(Code::kUnsupported, "{}: hidden_act \"{}\" is not supported here; known: silu swish", config.where, activation);
+
+  c.rope = TRY(nn::Rope::parse(config, a.head_dim, defaults.rope_theta, TRY(positive("max_position_embeddings"))));
+  c.windows = TRY(read_windows(config, c.layers));
+
+  // The tensors decide; a config that says otherwise is worth a note.
+  const bool says_tied = TRY(config.boolean_or("tie_word_embeddings", false));
+  c.tied = !declarations.has_tensor("lm_head.weight");
+  if (c.tied && !says_tied) c.notes.push_back("tie_word_embeddings is false, but there is no lm_head.weight: the head shares the embedding table");
+  if (!c.tied && says_tied) c.notes.push_back("tie_word_embeddings is true, but the checkpoint has a different lm_head.weight: it is used");
+  if (TRY(config.boolean_or("attention_bias", false)) && !declarations.has_tensor("model.layers.0.self_attn.q_proj.bias"))
+    c.notes.push_back("attention_bias is true, but the checkpoint has no q_proj.bias: no bias is applied");
+  return c;
+}
+
+Decoder::Layer::Layer(const nn::Scope& scope, const DecoderConfig& c, std::int64_t index)
+    : input_norm(scope, "input_layernorm", c.attention.hidden, c.attention.norm_eps),
+      attention(scope.at("self_attn"), c.attention, index, c.windows[static_cast<std::size_t>(index)]),
+      post_attention_norm(scope, "post_attention_layernorm", c.attention.hidden, c.attention.norm_eps),
+      mlp(scope.at("mlp"), c.attention.hidden, c.intermediate) {}
+
+Decoder::Decoder(std::string architecture, DecoderConfig config, const nn::Declarations& declarations)
+    : config_(std::move(config)),
+      embedding_(nn::Scope(declarations, "model"), "embed_tokens", config_.vocabulary, config_.attention.hidden, config_.tied),
+      layers_([&] {
+        std::vector<Layer> layers;
+        for (std::int64_t i = 0; i < config_.layers; ++i) layers.emplace_back(nn::Scope(declarations, "model").at("layers", i), config_, i);
+        return layers;
+      }()),
+      final_norm_(nn::Scope(declarations, "model"), "norm", config_.attention.hidden, config_.attention.norm_eps),
+      head_(config_.tied ? nn::Head(nn::Scope(declarations), embedding_) : nn::Head(nn::Scope(declarations), "lm_head", config_.vocabulary, config_.attention.hidden)) {
+  declarations.table->ignored.push_back({".rotary_emb.inv_freq", "a cache of rotary frequencies; they are computed from the config"});
+  info_ = {.architecture = std::move(architecture), .layers = config_.layers, .hidden = config_.attention.hidden, .vocabulary = config_.vocabulary,
+           .heads = config_.attention.heads, .kv_heads = config_.attention.kv_heads, .head_dim = config_.attention.head_dim,
+           .max_positions = config_.rope.max_positions(), .notes = config_.notes};
+}
+
+void Decoder::forward(const nn::Step& step, nn::Runtime& rt) const {
+  rt.workspace.reset();
+  const nn::Pass pass{rt, static_cast<std::int64_t>(step.ids.size()), step.decode_tokens};
+  const std::int64_t hidden = config_.attention.hidden, stride = nn::padded(hidden);
+  const kernels::VectorKernels& vector = *rt.kernels->vector;
+
+  float* x = rt.workspace.floats(pass.tokens * hidden);       // the residual stream
+  float* normed = rt.workspace.floats(pass.tokens * hidden);
+  float* update = rt.workspace.floats(pass.tokens * stride);  // what a block adds to it
+  const auto add_update = [&] {
+    rt.pool->parallel_for(pass.tokens, 8, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t t = begin; t < end; ++t) vector.add(x + t * hidden, update + t * stride, hidden);
+    });
+  };
+  const auto record = [&](std::int64_t index, const float* state) {
+    if (step.hidden) std::copy_n(state, pass.tokens * hidden, step.hidden + index * pass.tokens * hidden);
+  };
+
+  const nn::RopeTable rope = nn::rope_table(step, config_.rope, rt);
+  embedding_.lookup(pass, step.ids.data(), x);
+  record(0, x);
+  const std::size_t mark = rt.workspace.mark();
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    rt.workspace.rewind(mark);  // every layer uses the same scratch
+    const Layer& layer = layers_[i];
+    layer.input_norm(pass, x, hidden, normed, hidden);
+    layer.attention(pass, step, rope, normed, hidden, update, stride);
+    add_update();
+    layer.post_attention_norm(pass, x, hidden, normed, hidden);
+    layer.mlp(pass, normed, hidden, update, stride);
+    add_update();
+    if (i + 1 < layers_.size()) record(static_cast<std::int64_t>(i) + 1, x);
+  }
+  if (step.hidden) {
+    final_norm_(pass, x, hidden, normed, hidden);
+    record(config_.layers, normed);
+  }
+
+  // Only the rows that are sampled from go through the head; each keeps its token's arithmetic.
+  const auto rows = static_cast<std::int64_t>(step.logit_rows.size());
+  if (rows == 0) return;
+  const auto decode_rows = std::ranges::lower_bound(step.logit_rows, step.decode_tokens) - step.logit_rows.begin();
+  const nn::Pass head_pass{rt, rows, decode_rows};
+  float* chosen = rt.workspace.floats(rows * hidden);
+  for (std::int64_t r = 0; r < rows; ++r) final_norm_(*rt.kernels, x + step.logit_rows[static_cast<std::size_t>(r)] * hidden, chosen + r * hidden);
+  head_(head_pass, chosen, hidden, step.logits, logits_stride());
+}
+
+}  // namespace inflight::models

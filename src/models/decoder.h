@@ -1,0 +1,56 @@
+// The dense decoder that Llama, Qwen2 and Qwen3 share: embedding, N blocks of attention and gated MLP with pre-norms, final norm, head.
+// What differs between them is data (DecoderConfig), filled by each architecture's own file.
+#pragma once
+#include <memory>
+
+#include "base/json.h"
+#include "models/model.h"
+#include "nn/attention.h"
+#include "nn/mlp.h"
+
+namespace inflight::models {
+
+struct DecoderConfig {
+  std::int64_t vocabulary = 0;
+  std::int64_t intermediate = 0;
+  std::int64_t layers = 0;
+  nn::AttentionSizes attention;
+  nn::Rope rope;
+  std::vector<std::int64_t> windows;  // per layer: keys visible to a query; 0: all
+  bool tied = false;                  // the head is the embedding table
+  std::vector<std::string> notes;
+};
+
+// What the architecture says where config.json is silent.
+struct DecoderDefaults {
+  double rope_theta = 10000;
+  double norm_eps = 1e-6;
+  bool qk_norm = false;
+};
+
+// Reads the keys that all dense decoders have, in both config styles. Sliding windows follow transformers: none unless
+// `use_sliding_window` (where the family has that key); then the layers that `layer_types` names, or those from `max_window_layers` on.
+Result<DecoderConfig> read_decoder_config(const JsonView& config, const DecoderDefaults& defaults, const nn::Declarations& declarations);
+
+class Decoder : public Model {
+ public:
+  Decoder(std::string architecture, DecoderConfig config, const nn::Declarations& declarations);
+  void forward(const nn::Step& step, nn::Runtime& runtime) const override;
+
+ private:
+  struct Layer {
+    nn::RmsNorm input_norm;
+    nn::Attention attention;
+    nn::RmsNorm post_attention_norm;
+    nn::Mlp mlp;
+    Layer(const nn::Scope& scope, const DecoderConfig& config, std::int64_t index);
+  };
+
+  DecoderConfig config_;
+  nn::Embedding embedding_;
+  std::vector<Layer> layers_;
+  nn::RmsNorm final_norm_;
+  nn::Head head_;
+};
+
+}  // namespace inflight::models
