@@ -180,7 +180,7 @@ void gemm_float(const Weight& w, const X* x, std::int64_t ldx, std::int64_t toke
   std::int64_t panel = panel_begin;
   while (panel < panel_end) {
     const std::int64_t left = panel_end - panel;
-    const int width = tokens == 1 && left >= 4 ? 4 : left >= kPanels ? kPanels : 1;
+    const int width = tokens == 1 && left >= kAlonePanels ? kAlonePanels : left >= kPanels ? kPanels : 1;
     for (std::int64_t k = 0; k < w.inputs; k += step) {
       tile.weights = static_cast<const char*>(w.codes) + panel * panel_bytes + static_cast<std::size_t>(k / kDepth) * 64;
       tile.x = x + k;
@@ -189,7 +189,7 @@ void gemm_float(const Weight& w, const X* x, std::int64_t ldx, std::int64_t toke
       tile.first = k == 0;
       tile.last = k + step >= w.inputs;
       tile.y = y + panel * 16;
-      if (width == 4) float_tile<Block, X, 1, 4>(tile);
+      if (tokens == 1 && width == kAlonePanels) float_tile<Block, X, 1, kAlonePanels>(tile);
       else if (width == kPanels) float_tokens<Block, X, kPanels>(tile, tokens);
       else float_tokens<Block, X, 1>(tile, tokens);
     }

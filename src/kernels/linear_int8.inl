@@ -1,12 +1,10 @@
 // Int8 products, for every ISA with a vector vocabulary (dot.h).
 //
-// Activations, for tiles of 4 tokens (the last one of R = tokens % 4 where that is not 0; a tile starts at token t0):
+// Activations, for tiles of R = kTileTokens tokens (fewer in the last one); a tile starts at token t0:
 //   codes   int8  [ceil(K/8)*2][R][2][4]   four inputs of a token, high plane then low plane; zero past K; at t0 * 2 * ceil(K/8)*8 bytes
 //   sums    int32 [groups][R][2]           -8 * (sum of the codes of a group): a sum's start for zero point 8, times 16 for 128
 //   scales  f32   [tokens]
 // one after the other, each starting at a multiple of 64 bytes.
-
-constexpr std::int64_t kTileTokens = 4;
 
 struct Activations {
   std::int64_t token_codes;   // bytes of a token's codes, both planes
@@ -30,7 +28,7 @@ void quantize_int8(const float* x, std::int64_t ldx, std::int64_t tokens, std::i
   char* base = static_cast<char*>(out);
   for (std::int64_t t = begin; t < end; ++t) {
     const std::int64_t t0 = t / kTileTokens * kTileTokens;
-    const std::int64_t rows = tokens - t0 < kTileTokens ? tokens - t0 : kTileTokens;
+    const std::int64_t rows = tokens - t0 < kTileTokens ? tokens - t0 : std::int64_t{kTileTokens};
     char* codes = base + t0 * layout.token_codes + (t - t0) * 8;
     char* sums = base + layout.sums_at + (t0 * layout.token_sums + (t - t0) * 2) * 4;
     const float* row = x + t * ldx;
@@ -107,12 +105,12 @@ template <int kBits, int kTokens, int kPanels>
     const std::int64_t now = left < tile.group ? left : tile.group;
     left -= now;
     for (std::int64_t blocks = (now + 4 * kSteps - 1) / (4 * kSteps); blocks > 0; --blocks) {
-      Codes q[kPanels][kSteps];
+      Codes<kBits> q[kPanels][kSteps];
       for (int p = 0; p < kPanels; ++p) load_codes(weights + p * tile.panel_bytes, q[p]);
       for (int step = 0; step < kSteps; ++step)
         for (int t = 0; t < kTokens; ++t)
           for (int plane = 0; plane < 2; ++plane) {
-            const Activation a = splat_activation(codes + ((step * kTokens + t) * 2 + plane) * 4);
+            const Activation<kBits> a = splat_activation<kBits>(codes + ((step * kTokens + t) * 2 + plane) * 4);
             for (int p = 0; p < kPanels; ++p) planes[t][plane][p] = dot<kBits>(planes[t][plane][p], q[p][step], a);
           }
       weights += 64;
@@ -130,12 +128,10 @@ template <int kBits, int kTokens, int kPanels>
     for (int p = 0; p < kPanels; ++p) store_lanes(tile.y + t * tile.ldy + p * 16, tile.channel ? acc[t][p] : multiply(acc[t][p], splat(tile.token_scales[t])));
 }
 
-template <int kBits, int kPanels>
+template <int kBits, int kPanels, int kTokens = kTileTokens>
 void dot_tokens(const DotTile& tile, std::int64_t tokens) {
-  if (tokens == 4) return dot_tile<kBits, 4, kPanels>(tile);
-  if (tokens == 3) return dot_tile<kBits, 3, kPanels>(tile);
-  if (tokens == 2) return dot_tile<kBits, 2, kPanels>(tile);
-  return dot_tile<kBits, 1, kPanels>(tile);
+  if (tokens == kTokens) return dot_tile<kBits, kTokens, kPanels>(tile);
+  if constexpr (kTokens > 1) dot_tokens<kBits, kPanels, kTokens - 1>(tile, tokens);
 }
 
 template <int kBits>
@@ -154,17 +150,17 @@ void gemm_int8(const Weight& w, const void* activations, std::int64_t tokens, st
   std::int64_t panel = panel_begin;
   while (panel < panel_end) {
     const std::int64_t remain = panel_end - panel;
-    const std::int64_t width = tokens == 1 && remain >= 4 ? 4 : remain >= kDotPanels ? kDotPanels : 1;
+    const std::int64_t width = tokens == 1 && remain >= kAlonePanels ? kAlonePanels : remain >= kTilePanels ? kTilePanels : 1;
     tile.weights = static_cast<const std::uint8_t*>(w.codes) + panel * tile.panel_bytes;
     tile.scales = static_cast<const char*>(w.scales) + panel * tile.panel_scale_bytes;
     for (std::int64_t t = 0; t < tokens; t += kTileTokens) {
-      const std::int64_t rows = tokens - t < kTileTokens ? tokens - t : kTileTokens;
+      const std::int64_t rows = tokens - t < kTileTokens ? tokens - t : std::int64_t{kTileTokens};
       tile.codes = reinterpret_cast<const std::int8_t*>(base + t * layout.token_codes);
       tile.sums = reinterpret_cast<const std::int32_t*>(base + layout.sums_at) + t * layout.token_sums;
       tile.token_scales = reinterpret_cast<const float*>(base + layout.scales_at) + t;
       tile.y = y + t * ldy + panel * 16;
-      if (width == 4) dot_tile<kBits, 1, 4>(tile);
-      else if (width == kDotPanels) dot_tokens<kBits, kDotPanels>(tile, rows);
+      if (tokens == 1 && width == kAlonePanels) dot_tile<kBits, 1, kAlonePanels>(tile);
+      else if (width == kTilePanels) dot_tokens<kBits, kTilePanels>(tile, rows);
       else dot_tokens<kBits, 1>(tile, rows);
     }
     panel += width;

@@ -2,12 +2,12 @@
 
 namespace inflight::kernels {
 
-extern const LoadKernels load_scalar;
-extern const LinearKernels linear_scalar;
-extern const VectorKernels vector_scalar;
-extern const RooflineKernels roofline_scalar;
+extern const LoadKernels load_avx2;
+extern const LinearKernels linear_avx2;
+extern const VectorKernels vector_avx2;
+extern const RooflineKernels roofline_avx2;
 extern const Kernels table_avx2;
 
-const Kernels table_avx2{"avx2", &load_scalar, &linear_scalar, &vector_scalar, &roofline_scalar};
+const Kernels table_avx2{"avx2", &load_avx2, &linear_avx2, &vector_avx2, &roofline_avx2};
 
 }  // namespace inflight::kernels

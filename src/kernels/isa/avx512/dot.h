@@ -17,6 +17,9 @@ using Lanes = __m512;   // 16 floats
 using Ints = __m512i;   // 16 int32
 constexpr int kFloatTokens = 8;  // tile of the FP32 products: tokens x panels
 constexpr int kFloatPanels = 2;
+constexpr int kTileTokens = 4;   // tile of the int8 products
+constexpr int kTilePanels = 2;
+constexpr int kAlonePanels = 4;  // panels at once for one token
 
 LANES_INLINE Lanes zeros() { return _mm512_setzero_ps(); }
 LANES_INLINE Lanes splat(float x) { return _mm512_set1_ps(x); }
@@ -63,24 +66,26 @@ LANES_INLINE void splat_pair(const std::uint16_t* x, Lanes (&out)[2]) {
 }
 
 // ---------------------------------------------------------------- int8: codes (unsigned) times activations (signed), exact
-constexpr int kDotPanels = 2;                            // panels of a tile of 4 tokens
-using Codes = __m512i;                                   // 16 rows x 4 inputs
-using Activation = __m512i;                              // 4 inputs in every lane
+template <int kBits>
+using Codes = __m512i;       // 16 rows x 4 inputs
+template <int kBits>
+using Activation = __m512i;  // 4 inputs, in every lane
 LANES_INLINE Ints splat_int(std::int32_t x) { return _mm512_set1_epi32(x); }
 LANES_INLINE Lanes to_float(Ints x) { return _mm512_cvtepi32_ps(x); }
-LANES_INLINE void load_codes(const std::uint8_t* block, Codes (&codes)[1]) { codes[0] = _mm512_loadu_si512(block); }
-LANES_INLINE void load_codes(const std::uint8_t* block, Codes (&codes)[2]) {
+LANES_INLINE void load_codes(const std::uint8_t* block, __m512i (&codes)[1]) { codes[0] = _mm512_loadu_si512(block); }
+LANES_INLINE void load_codes(const std::uint8_t* block, __m512i (&codes)[2]) {
   const Ints v = _mm512_loadu_si512(block), nibble = _mm512_set1_epi8(15);
   codes[0] = _mm512_and_si512(v, nibble);
   codes[1] = _mm512_and_si512(_mm512_srli_epi16(v, 4), nibble);
 }
-LANES_INLINE Activation splat_activation(const std::int8_t* x) {
+template <int kBits>
+LANES_INLINE __m512i splat_activation(const std::int8_t* x) {
   int quad;
   std::memcpy(&quad, x, sizeof quad);
   return _mm512_set1_epi32(quad);
 }
 template <int kBits>
-LANES_INLINE Ints dot(Ints sum, Codes codes, Activation x) {
+LANES_INLINE Ints dot(Ints sum, __m512i codes, __m512i x) {
   return _mm512_dpbusd_epi32(sum, codes, x);
 }
 

@@ -4,10 +4,10 @@ namespace inflight::kernels {
 
 extern const LoadKernels load_avx512;
 extern const LinearKernels linear_avx512_bf16;
-extern const VectorKernels vector_scalar;
+extern const VectorKernels vector_avx512;
 extern const RooflineKernels roofline_avx512_bf16;
 extern const Kernels table_avx512_bf16;
 
-const Kernels table_avx512_bf16{"avx512_bf16", &load_avx512, &linear_avx512_bf16, &vector_scalar, &roofline_avx512_bf16};
+const Kernels table_avx512_bf16{"avx512_bf16", &load_avx512, &linear_avx512_bf16, &vector_avx512, &roofline_avx512_bf16};
 
 }  // namespace inflight::kernels

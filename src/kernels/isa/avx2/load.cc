@@ -1,0 +1,13 @@
+#include "kernels/isa/avx2/dot.h"
+
+namespace inflight::kernels {
+namespace {
+
+#include "kernels/load.inl"
+
+}  // namespace
+
+extern const LoadKernels load_avx2;
+const LoadKernels load_avx2{.pack_f32 = pack_f32, .pack_bf16 = pack_bf16, .quantize_u8 = quantize_u8, .quantize_u4 = quantize_u4};
+
+}  // namespace inflight::kernels
