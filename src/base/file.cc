@@ -18,6 +18,9 @@ Code code_of(int error) {
     case ENOTDIR: return Code::kNotFound;
     case ENOSPC:
     case EDQUOT:
+    case EFBIG:   // a limit on file sizes
+    case EMFILE:  // too many open files
+    case ENFILE:
     case ENOMEM: return Code::kExhausted;
     default: return Code::kInvalidArgument;
   }
