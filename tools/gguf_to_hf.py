@@ -157,15 +157,20 @@ def undo_rotary_order(w, heads):
 
 # --- the model -------------------------------------------------------------------------------------------------------
 
+TYPE_WORDS = {int: "a whole number", float: "a number", str: "text", list: "an array"}
+
+
 def need(meta, key, kind=int):
     if key not in meta:
         raise GgufError(f"the file has no {key}, which a llama-architecture GGUF needs")
     if not isinstance(meta[key], kind) or isinstance(meta[key], bool):
-        raise GgufError(f"{key} is {meta[key]!r}, expected {'a number' if kind is int else kind.__name__}")
+        raise GgufError(f"{key} is {meta[key]!r}, expected {TYPE_WORDS[kind]}")
     return meta[key]
 
 
-def size_of(meta, key):
+def size_of(meta, key, default=None):
+    if key not in meta and default is not None:
+        return default
     if not 0 < need(meta, key) < 1 << 31:
         raise GgufError(f"{key} is {meta[key]}, expected a positive number below 2^31")
     return meta[key]
@@ -185,17 +190,17 @@ def config_of(meta, tied):
     hidden, heads = size_of(meta, "llama.embedding_length"), size_of(meta, "llama.attention.head_count")
     if "llama.attention.key_length" not in meta and hidden % heads:
         raise GgufError(f"llama.embedding_length {hidden} is not a multiple of llama.attention.head_count {heads}")
-    head_dim = meta.get("llama.attention.key_length", hidden // heads)
+    head_dim = size_of(meta, "llama.attention.key_length", hidden // heads)
     if meta.get("llama.rope.dimension_count", head_dim) != head_dim or head_dim % 2:
         raise GgufError(f"llama.rope.dimension_count is {meta.get('llama.rope.dimension_count')}, but the heads have {head_dim} values (which must be even)")
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": len(need(meta, "tokenizer.ggml.tokens", list)),
         "hidden_size": hidden, "intermediate_size": size_of(meta, "llama.feed_forward_length"),
         "num_hidden_layers": size_of(meta, "llama.block_count"), "num_attention_heads": heads,
-        "num_key_value_heads": meta.get("llama.attention.head_count_kv", heads), "head_dim": head_dim,
+        "num_key_value_heads": size_of(meta, "llama.attention.head_count_kv", heads), "head_dim": head_dim,
         "max_position_embeddings": size_of(meta, "llama.context_length"), "hidden_act": "silu", "attention_bias": False, "mlp_bias": False,
         "rms_norm_eps": shortest(need(meta, "llama.attention.layer_norm_rms_epsilon", float)),
-        "rope_theta": shortest(meta.get("llama.rope.freq_base", 10000.0)), "rope_scaling": None, "tie_word_embeddings": tied,
+        "rope_theta": shortest(need(meta, "llama.rope.freq_base", float)) if "llama.rope.freq_base" in meta else 10000.0, "rope_scaling": None, "tie_word_embeddings": tied,
         "torch_dtype": "bfloat16",
     }
     return config | special_ids(meta)
@@ -203,7 +208,7 @@ def config_of(meta, tied):
 
 def special_ids(meta):
     names = {"bos_token_id": "tokenizer.ggml.bos_token_id", "eos_token_id": "tokenizer.ggml.eos_token_id", "pad_token_id": "tokenizer.ggml.padding_token_id"}
-    return {ours: meta[theirs] for ours, theirs in names.items() if theirs in meta}
+    return {ours: need(meta, theirs) for ours, theirs in names.items() if theirs in meta}
 
 
 def routes(c, tied):
@@ -288,8 +293,8 @@ def tokenizer_config_of(meta):
     config = {"add_bos_token": bool(meta.get("tokenizer.ggml.add_bos_token", False)), "add_prefix_space": False, "clean_up_tokenization_spaces": False,
               "model_max_length": meta["llama.context_length"], "tokenizer_class": "PreTrainedTokenizerFast"}
     for ours, theirs in named.items():
-        at = meta.get(f"tokenizer.ggml.{theirs}")
-        if at is not None:
+        if f"tokenizer.ggml.{theirs}" in meta:
+            at = need(meta, f"tokenizer.ggml.{theirs}")
             if not 0 <= at < len(tokens):
                 raise GgufError(f"tokenizer.ggml.{theirs} is {at}, but there are {len(tokens)} tokens")
             config[ours] = tokens[at]
