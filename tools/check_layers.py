@@ -12,7 +12,7 @@ from checklib import finish
 INCLUDE = re.compile(r'\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 
-def read_table(path):
+def read_table(path, shown):
     """{room: rooms it may include}, and what is wrong with the table. A row may only name rooms above it, so order proves there is no cycle."""
     allowed, wrong = {}, []
     for number, line in enumerate(path.read_text().splitlines(), 1):
@@ -22,22 +22,23 @@ def read_table(path):
         room, colon, rest = line.partition(":")
         room = room.strip()
         if not colon or room in allowed:
-            wrong.append(f"{path}:{number}: expected one row `room : rooms it may include` for each room")
+            wrong.append(f"{shown}:{number}: expected one row `room : rooms it may include` for each room")
             continue
         for dep in rest.split():
             if dep not in allowed:
-                wrong.append(f"{path}:{number}: '{room}' names '{dep}', which is not a row above it")
+                wrong.append(f"{shown}:{number}: '{room}' names '{dep}', which is not a row above it")
         allowed[room] = set(rest.split())
     return allowed, wrong
 
 
 def check(root):
-    src = pathlib.Path(root) / "src"
-    allowed, findings = read_table(src / "layers.txt")
+    root = pathlib.Path(root)
+    src = root / "src"
+    allowed, findings = read_table(src / "layers.txt", "src/layers.txt")
     for path in sorted(p for p in src.rglob("*") if p.suffix in (".h", ".cc", ".inl")):
-        room = path.relative_to(src).parts[0]
+        room, shown = path.relative_to(src).parts[0], path.relative_to(root)
         if room not in allowed:
-            findings.append(f"{path}:1: src/{room}/ has no row in src/layers.txt")
+            findings.append(f"{shown}:1: src/{room}/ has no row in src/layers.txt")
             continue
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             match = INCLUDE.match(line)
@@ -47,13 +48,13 @@ def check(root):
             target = name.split("/")[0]
             if "/" in name and target in allowed and kind == '"':
                 if target != room and target not in allowed[room]:
-                    findings.append(f"{path}:{number}: {room}/ may not include {target}/ (allowed: {' '.join(sorted(allowed[room])) or 'nothing'})")
+                    findings.append(f"{shown}:{number}: {room}/ may not include {target}/ (allowed: {' '.join(sorted(allowed[room])) or 'nothing'})")
                 elif not (src / name).is_file():
-                    findings.append(f"{path}:{number}: there is no src/{name}")
+                    findings.append(f"{shown}:{number}: there is no src/{name}")
             elif kind == '"' and (".." in name or "/" not in name and (path.parent / name).is_file()):
-                findings.append(f'{path}:{number}: write #include "room/file.h", so that the room can be seen: "{name}"')
+                findings.append(f'{shown}:{number}: write #include "room/file.h", so that the room can be seen: "{name}"')
             elif kind == "<" and "/" in name and target in allowed and (src / name).is_file():
-                findings.append(f'{path}:{number}: own headers are included with quotes: "{name}"')
+                findings.append(f'{shown}:{number}: own headers are included with quotes: "{name}"')
     return findings
 
 

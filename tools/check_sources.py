@@ -21,7 +21,7 @@ BELOW_CLI = [
 ]
 # In string literals of the same files, but for models/, nn/ and quant/.
 CHECKPOINT_NAME = re.compile(
-    r"\b(?:(?:q|k|v|o|qkv|gate|up|down|up_gate|gate_up)_proj|embed_tokens|lm_head|input_layernorm|post_attention_layernorm|[qk]_norm)\b")
+    r"\b(?:(?:q|k|v|o|qkv|gate|up|down|up_gate|gate_up)_proj|embed_tokens|lm_head\.\w+|input_layernorm|post_attention_layernorm|[qk]_norm)\b")
 NAMES_ALLOWED = ("src/models/", "src/nn/", "src/quant/")
 
 # Words are assembled, so that this file does not find itself.
