@@ -45,6 +45,9 @@ struct ModelPlan {
   std::vector<std::string> notes;
 };
 
+// BF16 or F32: what --kv-cache-dtype means under the chosen --compute.
+Result<DType> kv_cache_dtype(const EngineOptions& options);
+
 // `folder` must be a folder (see checkpoint/model_folder.h). All checks are made before any data is read, memory for the plan included.
 Result<ModelPlan> plan_model(const std::string& folder, const EngineOptions& options);
 Result<std::unique_ptr<OpenedModel>> open_model(const std::string& folder, const EngineOptions& options, const LoadProgress& progress = {});

@@ -69,11 +69,6 @@ std::vector<StoredTensor> stored(std::int64_t rows, std::int64_t inputs, std::in
 }
 
 void export_row(const Matrix& m, std::int64_t row, std::size_t tensor, void* out) {
-  if (tensor == 2) {
-    const std::int64_t shape[2] = {m.outputs, m.inputs};
-    std::memcpy(out, shape, sizeof shape);
-    return;
-  }
   if (tensor == 1) {
     for (std::int64_t g = 0; g < m.groups(); ++g) {
       const float scale = scale_at(m, row, g);
@@ -97,7 +92,6 @@ Result<void> import_row(Matrix& m, std::int64_t row, std::size_t tensor, DType d
       TRY(import_scale(static_cast<const char*>(in) + static_cast<std::size_t>(g) * width, dtype, float_scales(m, row) + g * kPanelRows + lane));
     return {};
   }
-  if (tensor == 2) return {};  // the shape; checked by the caller
   std::uint8_t* panel = panel_of(m, row);
   const auto* words = static_cast<const std::uint8_t*>(in);
   for (std::int64_t k = 0; k < padded_inputs(m.inputs); ++k) {

@@ -1,0 +1,145 @@
+#include "engine/open_model.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "base/nearest.h"
+#include "checkpoint/checkpoint.h"
+#include "engine/memory_limit.h"
+#include "kernels/dispatch.h"
+#include "loader/load.h"
+#include "models/registry.h"
+
+namespace inflight::engine {
+namespace {
+
+using checkpoint::Checkpoint;
+using checkpoint::Tensor;
+
+// The tensors that the model is declared against. Where config.json ties the head and the file still has an lm_head.weight equal to the
+// embedding, that copy is redundant; a different one is the head (as transformers decides).
+Result<bool> has_redundant_head(const Checkpoint& checkpoint, const JsonView& config) {
+  if (!TRY(config.boolean_or("tie_word_embeddings", false))) return false;
+  const Tensor* head = checkpoint.find("lm_head.weight");
+  const Tensor* table = checkpoint.find("model.embed_tokens.weight");
+  if (!head || !table || head->info.shape != table->info.shape || head->info.dtype != table->info.dtype) return false;
+  constexpr std::int64_t kPiece = 4 << 20;
+  std::vector<char> a(kPiece), b(kPiece);
+  for (std::int64_t at = 0; at < head->info.bytes(); at += kPiece) {
+    const auto bytes = static_cast<std::size_t>(std::min(kPiece, head->info.bytes() - at));
+    TRY(checkpoint.shards()[static_cast<std::size_t>(head->shard)].read_at(a.data(), bytes, head->info.begin + at));
+    TRY(checkpoint.shards()[static_cast<std::size_t>(table->shard)].read_at(b.data(), bytes, table->info.begin + at));
+    if (std::memcmp(a.data(), b.data(), bytes) != 0) return false;
+  }
+  return true;
+}
+
+// Everything that is decided before memory is taken.
+struct Prepared {
+  Checkpoint checkpoint;
+  const kernels::Kernels* kernels;
+  std::unique_ptr<ThreadPool> pool;
+  std::unique_ptr<models::Model> model;
+  loader::LoadPlan plan;
+};
+
+Result<Prepared> prepare(const std::string& folder, const EngineOptions& options, params::ParamTable& table, const quant::ParamStore* store) {
+  Checkpoint checkpoint = TRY(Checkpoint::open(folder));
+  const JsonView config{&checkpoint.config(), checkpoint.config_path()};
+  const quant::FormatPolicy policy = TRY(quant::make_policy(options.quantization, options.lm_head));
+  const bool redundant_head = TRY(has_redundant_head(checkpoint, config));
+  const nn::Declarations declarations{&table, store, [&](std::string_view name) { return (!redundant_head || name != "lm_head.weight") && checkpoint.find(name); }};
+  auto model = TRY(models::build_model(config, declarations));
+  if (redundant_head) table.ignored.push_back({"lm_head.weight", "equal to the embedding table that it is tied to"});
+  const kernels::Kernels* chosen = TRY(kernels::choose());
+  if (options.threads < 0 || options.threads > 1024) return fail(Code::kInvalidArgument, "--threads {}: must be 1 to 1024, or 0 for all usable CPUs", options.threads);
+  auto pool = std::make_unique<ThreadPool>(options.threads > 0 ? options.threads : usable_threads());
+  auto plan = TRY(loader::plan_load(checkpoint, table, {}, policy, pool->threads()));
+  return Prepared{std::move(checkpoint), chosen, std::move(pool), std::move(model), std::move(plan)};
+}
+
+Result<void> add_stop_ids(const Json& json, const std::string& where, std::set<std::int32_t>& ids) {
+  const auto found = json.find("eos_token_id");
+  if (found == json.end() || found->is_null()) return {};
+  const Json list = found->is_array() ? *found : Json::array({*found});
+  for (const Json& id : list) {
+    if (!id.is_number_integer() || id.get<std::int64_t>() < 0 || id.get<std::int64_t>() > INT32_MAX)
+      return fail(Code::kCorrupt, "{}: \"eos_token_id\" must be a token id or a list of them, but holds {}", where, id.dump());
+    ids.insert(id.get<std::int32_t>());
+  }
+  return {};
+}
+
+Result<bool> streaming_road(const EngineOptions& options) {
+  if (options.load_choices == "default_v1") return true;
+  if (options.load_choices == "default") return false;
+  constexpr std::string_view kKnown[] = {"default_v1", "default"};
+  return fail(Code::kInvalidArgument, "unknown --load-choices \"{}\"; {}", options.load_choices, known_names_hint(options.load_choices, kKnown));
+}
+
+}  // namespace
+
+Result<ModelPlan> plan_model(const std::string& folder, const EngineOptions& options) {
+  ModelPlan plan;
+  Prepared prepared = TRY(prepare(folder, options, plan.table, nullptr));
+  plan.folder = folder;
+  plan.config = prepared.checkpoint.config();
+  plan.info = prepared.model->info();
+  plan.plan = std::move(prepared.plan.params);
+  plan.source_bytes = prepared.plan.source_bytes;
+  plan.staging_bytes = prepared.plan.staging_bytes;
+  plan.ignored = std::move(prepared.plan.ignored);
+  plan.notes = plan.info.notes;
+  const DType kv_dtype = TRY(kv_cache_dtype(options));
+  plan.kv_bytes_per_token = nn::KvShape{.layers = plan.info.layers, .kv_heads = plan.info.kv_heads, .head_dim = plan.info.head_dim, .block_size = 16, .dtype = kv_dtype}.token_bytes();
+  return plan;
+}
+
+Result<DType> kv_cache_dtype(const EngineOptions& options) {
+  if (options.kv_cache_dtype == "auto") return options.compute == "fp32" ? DType::kF32 : DType::kBF16;
+  if (options.kv_cache_dtype == "bf16" || options.kv_cache_dtype == "bfloat16") return DType::kBF16;
+  if (options.kv_cache_dtype == "fp32" || options.kv_cache_dtype == "float32") return DType::kF32;
+  constexpr std::string_view kKnown[] = {"auto", "bf16", "fp32"};
+  return fail(Code::kInvalidArgument, "unknown --kv-cache-dtype \"{}\"; {}", options.kv_cache_dtype, known_names_hint(options.kv_cache_dtype, kKnown));
+}
+
+Result<std::unique_ptr<OpenedModel>> open_model(const std::string& folder, const EngineOptions& options, const LoadProgress& progress) {
+  auto opened = std::make_unique<OpenedModel>();
+  const bool streaming = TRY(streaming_road(options));
+  Prepared prepared = TRY(prepare(folder, options, opened->table, &opened->store));
+  const quant::ComputePolicy compute = TRY(quant::make_compute_policy(options.compute, prepared.kernels->isa));
+  TRY(kv_cache_dtype(options));  // refused before minutes of loading
+
+  std::set<std::int32_t> stop_ids;
+  TRY(add_stop_ids(prepared.checkpoint.config(), prepared.checkpoint.config_path(), stop_ids));
+  if (auto generation = TRY(prepared.checkpoint.generation_config())) {
+    TRY(add_stop_ids(*generation, folder + "/generation_config.json", stop_ids));
+    opened->generation_config = std::make_unique<Json>(std::move(*generation));
+  }
+
+  const std::int64_t needed = prepared.plan.params.weight_bytes + (streaming ? prepared.plan.staging_bytes : prepared.plan.source_bytes);
+  const MemoryLimit limit = TRY(available_memory());
+  if (needed > limit.bytes)
+    return fail(Code::kExhausted, "{} does not fit in memory: {} of weights and {} while loading are needed, {} are available ({}){}", folder,
+                format_bytes(prepared.plan.params.weight_bytes), format_bytes(needed - prepared.plan.params.weight_bytes), format_bytes(limit.bytes), limit.source,
+                options.quantization.empty() ? "; try --quantization wint8 or wint4-g128" : streaming ? "; try a smaller format" : "; try --load-choices default_v1");
+
+  TRY(opened->store.allocate(prepared.plan.params));
+  const loader::LoadContext context{prepared.checkpoint, prepared.plan, opened->table, *prepared.kernels, *prepared.pool, opened->store};
+  opened->report = TRY(streaming ? loader::load_streaming(context, progress) : loader::load_whole(context, progress));
+
+  opened->folder = folder;
+  opened->config = prepared.checkpoint.config();
+  opened->config_stop_ids.assign(stop_ids.begin(), stop_ids.end());
+  opened->quantization = prepared.plan.quantization;
+  opened->model = std::move(prepared.model);
+  opened->pool = std::move(prepared.pool);
+  opened->runtime = std::make_unique<nn::Runtime>();
+  opened->runtime->kernels = prepared.kernels;
+  opened->runtime->pool = opened->pool.get();
+  opened->runtime->compute = compute;
+  return opened;
+}
+
+}  // namespace inflight::engine

@@ -1,0 +1,176 @@
+#include "loader/export.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <filesystem>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "checkpoint/safetensors_writer.h"
+#include "quant/matrix.h"
+
+namespace inflight::loader {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::TensorSpec;
+using params::ParamSpec;
+using params::Role;
+
+// One tensor to write, and where its numbers are.
+struct Output {
+  TensorSpec spec;
+  std::size_t param;
+  std::int64_t first_row;   // of the piece, in the parameter
+  std::int64_t rows;
+  int stored;               // index into Format::stored(); -1: a vector
+  std::int64_t row_bytes;   // 0: the shape tensor
+  std::int64_t bytes;
+};
+
+Result<std::vector<Output>> list_outputs(const params::ParamTable& table, const quant::ParamStore& store) {
+  std::vector<Output> outputs;
+  for (std::size_t i = 0; i < table.rows.size(); ++i) {
+    const ParamSpec& row = table.rows[i];
+    std::int64_t first = 0;
+    for (std::size_t p = 0; p < row.pieces.size(); ++p) {
+      const std::int64_t rows = row.pieces[p].rows;
+      if (row.role == Role::kVector) {
+        outputs.push_back({{row.piece_name(p), DType::kF32, {rows}}, i, first, rows, -1, 4, 0});
+      } else {
+        const quant::Matrix& matrix = store.matrix(i);
+        const auto stored = matrix.format->stored(rows, row.inputs, matrix.group, matrix.group != 0 && !matrix.scales_fp16);
+        for (std::size_t t = 0; t < stored.size(); ++t)
+          outputs.push_back({{row.piece_base(p) + "." + stored[t].suffix, stored[t].dtype, stored[t].shape}, i, first, rows, static_cast<int>(t), stored[t].row_bytes, 0});
+      }
+      first += rows;
+    }
+  }
+  // In the order of the table: codes and scales of a parameter lie together, so that a reader completes one before it opens the next.
+  for (Output& output : outputs) output.bytes = TRY(output.spec.bytes());
+  return outputs;
+}
+
+Result<void> write_tensor(const Output& output, const quant::ParamStore& store, checkpoint::SafetensorsWriter& writer) {
+  if (output.stored < 0) return writer.write(output.spec.name, store.vector(output.param) + output.first_row, static_cast<std::size_t>(output.bytes));
+  const quant::Matrix& matrix = store.matrix(output.param);
+  if (output.row_bytes == 0) {
+    const std::array<std::int64_t, 2> shape = {output.rows, matrix.inputs};
+    return writer.write(output.spec.name, shape.data(), sizeof shape);
+  }
+  const std::int64_t batch = std::max<std::int64_t>(1, (std::int64_t{4} << 20) / output.row_bytes);
+  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(batch, output.rows) * output.row_bytes));
+  for (std::int64_t row = 0; row < output.rows; row += batch) {
+    const std::int64_t count = std::min(batch, output.rows - row);
+    for (std::int64_t r = 0; r < count; ++r)
+      matrix.format->export_row(matrix, output.first_row + row + r, static_cast<std::size_t>(output.stored), buffer.data() + r * output.row_bytes);
+    TRY(writer.write(output.spec.name, buffer.data(), static_cast<std::size_t>(count * output.row_bytes)));
+  }
+  return {};
+}
+
+// The quantization_config: the field's own form for other readers, and our block, which is what we read back.
+Json describe(const params::ParamTable& table, const quant::ParamStore& store) {
+  const quant::Format* linear = nullptr;
+  const quant::Format* head = nullptr;
+  bool wide_scales = false;
+  for (std::size_t i = 0; i < table.rows.size(); ++i) {
+    if (table.rows[i].role == Role::kLinear) linear = store.matrix(i).format;
+    if (table.rows[i].role == Role::kHead) head = store.matrix(i).format;
+    if (table.rows[i].role != Role::kVector) wide_scales |= store.matrix(i).wide_scales.bytes() != 0;
+  }
+  const bool linear_quantized = linear && linear->quantized(), head_quantized = head && head->quantized();
+  if (!linear_quantized && !head_quantized) return nullptr;
+  const auto group_of = [](const quant::Format& format, std::string_view target) {
+    const bool packed = format.codes == quant::Codes::kU4;
+    Json weights = {{"num_bits", packed ? 4 : 8}, {"type", "int"}, {"symmetric", true}, {"dynamic", false}, {"strategy", format.group ? "group" : "channel"},
+                    {"group_size", format.group ? Json(format.group) : Json(nullptr)}, {"actorder", nullptr}, {"observer", "minmax"}};
+    return Json{{"targets", Json::array({target})}, {"weights", std::move(weights)}, {"input_activations", nullptr}, {"output_activations", nullptr},
+                {"format", packed ? "pack-quantized" : "int-quantized"}};
+  };
+  Json groups = Json::object();
+  if (linear_quantized) groups["group_0"] = group_of(*linear, "Linear");
+  if (head_quantized) groups["group_1"] = group_of(*head, "re:.*(lm_head|embed_tokens)$");
+  const quant::Format& main = linear_quantized ? *linear : *head;
+  return {{"quant_method", "compressed-tensors"},
+          {"format", main.codes == quant::Codes::kU4 ? "pack-quantized" : "int-quantized"},
+          {"quantization_status", "compressed"},
+          {"config_groups", std::move(groups)},
+          {"ignore", head_quantized ? Json::array() : Json::array({"lm_head"})},
+          {"inflight", {{"version", 1}, {"linear", linear->name}, {"lm_head", head_quantized ? head->name : "bf16"}, {"scales", wide_scales ? "fp32 where fp16 would lose them" : "as the formats say"}}}};
+}
+
+// Files that belong to a model besides weights and configuration: tokenizer, template, generation defaults, licence.
+Result<void> copy_companions(const std::string& from, const std::string& to) {
+  constexpr std::int64_t kLargest = 256 << 20;
+  constexpr std::array<std::string_view, 5> kEndings = {".json", ".jinja", ".model", ".txt", ".tiktoken"};
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(from, error)) {
+    const std::string name = entry.path().filename().string();
+    const bool wanted = std::ranges::any_of(kEndings, [&](std::string_view ending) { return name.ends_with(ending); }) || name.starts_with("LICENSE") || name.starts_with("NOTICE");
+    if (!wanted || name == "config.json" || name.ends_with(".index.json") || !is_regular_file(entry.path().string())) continue;
+    const std::string text = TRY(read_file(entry.path().string(), kLargest));
+    OutputFile file = TRY(OutputFile::create(to + "/" + name));
+    TRY(file.write(text.data(), text.size()));
+    TRY(file.commit());
+  }
+  if (error) return fail(Code::kNotFound, "cannot list \"{}\": {}", from, error.message());
+  return {};
+}
+
+Result<void> write_json(const std::string& path, const Json& json) {
+  const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  OutputFile file = TRY(OutputFile::create(path));
+  TRY(file.write(text.data(), text.size()));
+  return file.commit();
+}
+
+}  // namespace
+
+Result<ExportReport> export_model(const std::string& source_folder, const params::ParamTable& table, const quant::ParamStore& store,
+                                  const std::string& output_folder, const std::function<void(std::int64_t, std::int64_t)>& progress, std::int64_t max_shard_bytes) {
+  const std::vector<Output> outputs = TRY(list_outputs(table, store));
+  std::vector<std::vector<const Output*>> shards(1);
+  std::int64_t total = 0, in_shard = 0;
+  for (const Output& output : outputs) {
+    if (!shards.back().empty() && in_shard + output.bytes > max_shard_bytes) {
+      shards.emplace_back();
+      in_shard = 0;
+    }
+    shards.back().push_back(&output);
+    in_shard += output.bytes;
+    total += output.bytes;
+  }
+
+  Json config = TRY(read_json_file(source_folder + "/config.json"));
+  Json quantization = describe(table, store);
+  if (!quantization.is_null()) config["quantization_config"] = std::move(quantization);
+  else config.erase("quantization_config");
+
+  checkpoint::OutputFolder folder = TRY(checkpoint::OutputFolder::create(output_folder));
+  Json weight_map = Json::object();
+  std::int64_t done = 0;
+  for (std::size_t s = 0; s < shards.size(); ++s) {
+    const std::string name = shards.size() == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", s + 1, shards.size());
+    std::vector<TensorSpec> specs;
+    for (const Output* output : shards[s]) {
+      specs.push_back(output->spec);
+      weight_map[output->spec.name] = name;
+    }
+    checkpoint::SafetensorsWriter writer = TRY(checkpoint::SafetensorsWriter::create(folder.path() + "/" + name, std::move(specs), {{"format", "pt"}}));
+    for (const Output* output : shards[s]) {
+      TRY(write_tensor(*output, store, writer));
+      done += output->bytes;
+      if (progress) progress(done, total);
+    }
+    TRY(writer.commit());
+  }
+  if (shards.size() > 1) TRY(write_json(folder.path() + "/model.safetensors.index.json", {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(weight_map)}}));
+  TRY(copy_companions(source_folder, folder.path()));
+  TRY(write_json(folder.path() + "/config.json", config));
+  TRY(folder.commit());
+  return ExportReport{total, static_cast<int>(shards.size())};
+}
+
+}  // namespace inflight::loader

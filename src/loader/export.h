@@ -1,0 +1,25 @@
+// Writing a loaded model as a folder that loads again to identical codes: safetensors (compressed-tensors' names and packing) and a
+// config.json whose quantization_config says everything. Bytes: docs/formats/.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "base/result.h"
+#include "params/param_spec.h"
+#include "quant/store.h"
+
+namespace inflight::loader {
+
+struct ExportReport {
+  std::int64_t bytes = 0;  // tensor data written
+  int files = 0;
+};
+
+// source_folder: where config.json, tokenizer and the like are copied from. The output folder appears complete or not at all
+// (see checkpoint::OutputFolder). Weights are cut into files of at most max_shard_bytes.
+Result<ExportReport> export_model(const std::string& source_folder, const params::ParamTable& table, const quant::ParamStore& store,
+                                  const std::string& output_folder, const std::function<void(std::int64_t done, std::int64_t total)>& progress = {},
+                                  std::int64_t max_shard_bytes = std::int64_t{5} << 30);
+
+}  // namespace inflight::loader

@@ -1,0 +1,41 @@
+// From a checkpoint's names to a plan: which tensor fills which rows of which parameter. Everything is checked here, before any data
+// is read: every needed tensor exists, shapes and dtypes fit, and no tensor is left over without a rule that says why.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "params/param_spec.h"
+#include "params/partition.h"
+#include "quant/store.h"
+
+namespace inflight::loader {
+
+// One checkpoint tensor on its way into a parameter.
+struct Route {
+  int tensor = 0;           // index into Checkpoint::tensors()
+  std::size_t param = 0;    // row of the ParamTable
+  params::Slice slice;      // which part of the tensor, and to which local rows
+  int stored = -1;          // -1: numbers to be quantized or copied; else the index into Format::stored()
+};
+
+struct LoadPlan {
+  quant::ParamPlan params;
+  std::vector<Route> routes;             // in shard, then offset order
+  std::int64_t source_bytes = 0;         // bytes of the checkpoint that will be read
+  std::int64_t staging_bytes = 0;        // temporary memory at most, for `threads` threads
+  std::vector<std::string> ignored;      // "name (reason)"
+  std::string quantization;              // the format of the linears in effect
+};
+
+// The format that a converted folder's config.json names ("quantization_config" with our own block), or nullopt for a plain checkpoint.
+// A foreign quantization_config is refused with its method's name.
+Result<std::optional<quant::FormatPolicy>> stored_policy(const JsonView& config);
+
+// `policy` applies to a plain checkpoint; a converted one keeps its own formats, and asking for another is an error.
+Result<LoadPlan> plan_load(const checkpoint::Checkpoint& checkpoint, const params::ParamTable& table, const params::Topology& topology,
+                           const quant::FormatPolicy& policy, int threads);
+
+}  // namespace inflight::loader

@@ -1,0 +1,107 @@
+#include "loader/sink.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/bf16.h"
+
+namespace inflight::loader {
+namespace {
+
+using checkpoint::TensorInfo;
+
+float element(const std::byte* data, DType dtype, std::int64_t i) {
+  if (dtype == DType::kF32) {
+    float value;
+    std::memcpy(&value, data + i * 4, 4);
+    return value;
+  }
+  std::uint16_t bits;
+  std::memcpy(&bits, data + i * 2, 2);
+  return dtype == DType::kBF16 ? bf16_to_float(bits) : fp16_to_float(bits);
+}
+
+}  // namespace
+
+Sink::Sink(const checkpoint::Checkpoint& checkpoint, const LoadPlan& plan, const params::ParamTable& table, const kernels::Kernels& kernels, quant::ParamStore& store)
+    : checkpoint_(checkpoint), plan_(plan), table_(table), kernels_(kernels), store_(store), progress_(std::make_unique<Progress[]>(table.rows.size())) {
+  for (const Route& route : plan.routes) {
+    const bool rows = checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].info.shape.size() >= 2;
+    progress_[route.param].rows_left += rows ? route.slice.row_end - route.slice.row_begin : 1;
+  }
+}
+
+Result<void> Sink::accept(const Chunk& chunk, const std::byte* data, std::int64_t stride_bytes) {
+  const Route& route = plan_.routes[chunk.route];
+  const TensorInfo& tensor = checkpoint_.tensors()[static_cast<std::size_t>(route.tensor)].info;
+  Progress& progress = progress_[route.param];
+  const bool matrix = plan_.params.slots[route.param].format != nullptr;
+  if (matrix) {
+    Result<void> begun;
+    std::call_once(progress.begun, [&] { begun = quant::begin(store_.matrix(route.param)); });
+    TRY(begun);
+  }
+  if (!matrix) TRY(accept_vector(route, tensor, data));
+  else if (route.stored < 0) TRY(accept_rows(route, tensor, chunk, data, stride_bytes));
+  else TRY(accept_stored(route, tensor, chunk, data, stride_bytes));
+
+  // The release/acquire pair makes all rows visible to the one thread that completes the parameter.
+  if (progress.rows_left.fetch_sub(chunk.rows, std::memory_order_acq_rel) == chunk.rows && matrix) quant::finish(store_.matrix(route.param));
+  return {};
+}
+
+Result<void> Sink::accept_vector(const Route& route, const TensorInfo& tensor, const std::byte* data) {
+  float* out = store_.vector(route.param) + route.slice.local_row;
+  for (std::int64_t i = route.slice.row_begin; i < route.slice.row_end; ++i) {
+    const float value = element(data, tensor.dtype, i);
+    if (!std::isfinite(value)) return fail(Code::kCorrupt, "\"{}\" holds {} at element {}; weights must be finite. Is the file damaged?", tensor.name, value, i);
+    out[i - route.slice.row_begin] = value;
+  }
+  return {};
+}
+
+Result<void> Sink::accept_rows(const Route& route, const TensorInfo& tensor, const Chunk& chunk, const std::byte* data, std::int64_t stride_bytes) {
+  quant::Matrix& matrix = store_.matrix(route.param);
+  const std::int64_t width = dtype_bits(tensor.dtype) / 8;
+  for (std::int64_t done = 0; done < chunk.rows;) {
+    const std::int64_t local = route.slice.local_row + chunk.row - route.slice.row_begin + done;
+    const auto rows = static_cast<int>(std::min(kernels::kPanelRows - local % kernels::kPanelRows, chunk.rows - done));
+    const kernels::SourceRows source{.data = data + done * stride_bytes, .dtype = tensor.dtype, .stride = stride_bytes / width, .rows = rows, .inputs = matrix.inputs};
+    const std::int64_t bad = matrix.format->store(kernels_, source, local, matrix);
+    if (bad >= 0) {
+      const std::int64_t row = chunk.row + done + bad / matrix.inputs, column = route.slice.col_begin + bad % matrix.inputs;
+      const float value = element(data + (done + bad / matrix.inputs) * stride_bytes, tensor.dtype, bad % matrix.inputs);
+      return fail(Code::kCorrupt, "\"{}\" holds {} at [{}, {}]; weights must be finite. Is the file damaged?", tensor.name, value, row, column);
+    }
+    done += rows;
+  }
+  return {};
+}
+
+Result<void> Sink::accept_stored(const Route& route, const TensorInfo& tensor, const Chunk& chunk, const std::byte* data, std::int64_t stride_bytes) {
+  quant::Matrix& matrix = store_.matrix(route.param);
+  if (tensor.shape.size() < 2) {  // the piece's shape, for readers that need it: it must agree with ours
+    std::int64_t shape[2];
+    std::memcpy(shape, data, sizeof shape);
+    const std::int64_t rows = route.slice.row_end - route.slice.row_begin;
+    if (shape[0] != rows || shape[1] != matrix.inputs)
+      return fail(Code::kCorrupt, "\"{}\" says [{}, {}], but the model needs [{}, {}]", tensor.name, shape[0], shape[1], rows, matrix.inputs);
+    return {};
+  }
+  for (std::int64_t r = 0; r < chunk.rows; ++r) {
+    const std::int64_t local = route.slice.local_row + chunk.row - route.slice.row_begin + r;
+    auto imported = matrix.format->import_row(matrix, local, static_cast<std::size_t>(route.stored), tensor.dtype, data + r * stride_bytes);
+    if (!imported) return fail_at(fmt::format("\"{}\"", tensor.name), std::move(imported).error());
+  }
+  return {};
+}
+
+Result<void> Sink::check_complete() const {
+  for (std::size_t i = 0; i < table_.rows.size(); ++i)
+    if (progress_[i].rows_left.load() != 0)
+      return fail(Code::kInternal, "parameter {} never completed: {} rows did not arrive", table_.rows[i].full_name(), progress_[i].rows_left.load());
+  return {};
+}
+
+}  // namespace inflight::loader

@@ -1,0 +1,46 @@
+// Where chunks end up: rows are quantized or copied into their parameter, and a parameter whose last row arrived is completed.
+// Used by both roads (stream.cc, whole.cc), from several threads.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "kernels/kernels.h"
+#include "loader/chunk.h"
+#include "loader/plan.h"
+#include "quant/store.h"
+
+namespace inflight::loader {
+
+class Sink {
+ public:
+  Sink(const checkpoint::Checkpoint& checkpoint, const LoadPlan& plan, const params::ParamTable& table, const kernels::Kernels& kernels, quant::ParamStore& store);
+
+  // `data`: the chunk's rows, `stride_bytes` apart, beginning at the first column of the route's slice. Each chunk must be given exactly once.
+  // kCorrupt: NaN or infinity (names tensor and element), or stored codes out of range.
+  Result<void> accept(const Chunk& chunk, const std::byte* data, std::int64_t stride_bytes);
+
+  // After all chunks: an error names parameters that never completed.
+  Result<void> check_complete() const;
+
+ private:
+  struct Progress {
+    std::atomic<std::int64_t> rows_left{0};  // over all tensors of the parameter
+    std::once_flag begun;
+  };
+  Result<void> accept_vector(const Route& route, const checkpoint::TensorInfo& tensor, const std::byte* data);
+  Result<void> accept_rows(const Route& route, const checkpoint::TensorInfo& tensor, const Chunk& chunk, const std::byte* data, std::int64_t stride_bytes);
+  Result<void> accept_stored(const Route& route, const checkpoint::TensorInfo& tensor, const Chunk& chunk, const std::byte* data, std::int64_t stride_bytes);
+
+  const checkpoint::Checkpoint& checkpoint_;
+  const LoadPlan& plan_;
+  const params::ParamTable& table_;
+  const kernels::Kernels& kernels_;
+  quant::ParamStore& store_;
+  std::unique_ptr<Progress[]> progress_;
+};
+
+}  // namespace inflight::loader

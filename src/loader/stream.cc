@@ -1,0 +1,152 @@
+// The streaming loader. Memory: one chunk buffer a thread, the destination arena, and the FP32 scales of the parameters in progress.
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <mutex>
+
+#include "loader/load.h"
+#include "loader/sink.h"
+#include "tensor/buffer.h"
+
+namespace inflight::loader {
+namespace {
+
+using checkpoint::Checkpoint;
+using checkpoint::TensorInfo;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::int64_t kDirectAlignment = 4096;  // O_DIRECT: offset, length and address
+
+// Whether the file's pages are mostly absent from the page cache, from samples that must not block.
+bool is_cold(const InputFile& file) {
+  constexpr int kSamples = 32;
+  int absent = 0, seen = 0;
+  for (int i = 0; i < kSamples; ++i) {
+    char byte;
+    const iovec view{&byte, 1};
+    const ssize_t got = ::preadv2(file.descriptor(), &view, 1, file.size() / kSamples * i, RWF_NOWAIT);
+    if (got == 1) ++seen;
+    else if (errno == EAGAIN) ++absent;
+    else return false;  // no such probe here: the page cache is the safe choice
+  }
+  return absent > seen;
+}
+
+// The first error in file order wins, whatever thread met it: the same file gives the same message.
+class FirstError {
+ public:
+  bool failed() const { return failed_.load(std::memory_order_relaxed); }
+  void report(std::size_t chunk, Error error) {
+    const std::lock_guard lock(mutex_);
+    if (failed() && chunk > chunk_) return;
+    chunk_ = chunk;
+    error_ = std::move(error);
+    failed_.store(true, std::memory_order_relaxed);
+  }
+  Error take() { return std::move(error_); }
+
+ private:
+  std::atomic<bool> failed_{false};
+  std::mutex mutex_;
+  std::size_t chunk_ = 0;
+  Error error_;
+};
+
+// Reads one chunk's rows into `buffer`; returns where the data starts and how far apart the rows lie.
+struct ReadRows {
+  const std::byte* data;
+  std::int64_t stride;
+};
+Result<ReadRows> read_chunk(const InputFile& file, const TensorInfo& tensor, const Route& route, const Chunk& chunk, std::byte* buffer) {
+  const std::int64_t row_bytes = file_row_bytes(tensor);
+  const bool matrix = tensor.shape.size() >= 2;
+  const std::int64_t begin = tensor.begin + (matrix ? chunk.row * row_bytes : 0);
+  const std::int64_t bytes = matrix ? chunk.rows * row_bytes : row_bytes;
+  if (file.direct()) {
+    const std::int64_t aligned = begin / kDirectAlignment * kDirectAlignment;
+    const std::int64_t end = (begin + bytes + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
+    TRY(file.read_at(buffer, static_cast<std::size_t>(std::min(end, file.size()) - aligned), aligned));
+    return ReadRows{buffer + (begin - aligned), row_bytes};
+  }
+  const std::int64_t columns = matrix ? tensor.shape[1] : 1;
+  const std::int64_t wanted = route.slice.col_end - route.slice.col_begin;
+  if (matrix && route.stored < 0 && wanted < columns) {  // this rank needs some columns of each row
+    const std::int64_t width = row_bytes / columns;
+    for (std::int64_t r = 0; r < chunk.rows; ++r)
+      TRY(file.read_at(buffer + r * wanted * width, static_cast<std::size_t>(wanted * width), begin + r * row_bytes + route.slice.col_begin * width));
+    return ReadRows{buffer, wanted * width};
+  }
+  TRY(file.read_at(buffer, static_cast<std::size_t>(bytes), begin));
+  return ReadRows{buffer, row_bytes};
+}
+
+}  // namespace
+
+Result<LoadReport> load_streaming(const LoadContext& context, const Progress& progress) {
+  const auto start = Clock::now();
+  const Checkpoint& checkpoint = context.checkpoint;
+  LoadReport report;
+
+  // Cold shards get a second descriptor that bypasses the page cache; files may refuse that, and then are read as usual.
+  std::vector<InputFile> files;
+  std::vector<std::int64_t> chunk_bytes;
+  for (const InputFile& shard : checkpoint.shards()) {
+    files.push_back(TRY(InputFile::open(shard.path(), is_cold(shard))));
+    if (files.back().size() != shard.size())
+      return fail(Code::kCorrupt, "\"{}\" changed from {} to {} bytes while it was being loaded", shard.path(), shard.size(), files.back().size());
+    chunk_bytes.push_back(files.back().direct() ? kDirectChunkBytes : kCachedChunkBytes);
+    report.direct_io |= files.back().direct();
+  }
+  const std::vector<Chunk> chunks = cut_chunks(checkpoint, context.plan, chunk_bytes);
+  std::int64_t largest = 0;
+  for (const Chunk& chunk : chunks) {
+    const TensorInfo& tensor = checkpoint.tensors()[static_cast<std::size_t>(context.plan.routes[chunk.route].tensor)].info;
+    largest = std::max(largest, file_row_bytes(tensor) * chunk.rows);
+  }
+
+  Sink sink(checkpoint, context.plan, context.table, context.kernels, context.store);
+  FirstError error;
+  std::atomic<std::size_t> next{0};
+  std::atomic<std::int64_t> bytes_done{0};
+  context.pool.run([&](int worker) {
+    auto buffer = Buffer::map(static_cast<std::size_t>(largest + 2 * kDirectAlignment));
+    if (!buffer) return error.report(0, std::move(buffer).error());
+    auto reported = start;
+    for (;;) {
+      const std::size_t i = next.fetch_add(1, std::memory_order_relaxed);
+      if (i >= chunks.size() || error.failed()) return;
+      const Route& route = context.plan.routes[chunks[i].route];
+      const checkpoint::Tensor& tensor = checkpoint.tensors()[static_cast<std::size_t>(route.tensor)];
+      auto rows = read_chunk(files[static_cast<std::size_t>(tensor.shard)], tensor.info, route, chunks[i], buffer->data());
+      if (!rows) {
+        error.report(i, std::move(rows).error());
+        return;
+      }
+      if (auto accepted = sink.accept(chunks[i], rows->data, rows->stride); !accepted) {
+        error.report(i, std::move(accepted).error());
+        return;
+      }
+      const std::int64_t row_bytes = file_row_bytes(tensor.info);
+      const std::int64_t done = bytes_done.fetch_add(row_bytes * chunks[i].rows, std::memory_order_relaxed) + row_bytes * chunks[i].rows;
+      if (worker == 0 && progress && Clock::now() - reported > std::chrono::milliseconds(50)) {
+        reported = Clock::now();
+        progress(std::min(done, context.plan.source_bytes), context.plan.source_bytes);
+      }
+    }
+  });
+  if (error.failed()) return std::unexpected(error.take());
+  for (std::size_t shard = 0; shard < files.size(); ++shard) TRY(checkpoint.verify_unchanged(static_cast<int>(shard)));
+  TRY(sink.check_complete());
+  if (progress) progress(context.plan.source_bytes, context.plan.source_bytes);
+
+  report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  report.source_bytes = context.plan.source_bytes;
+  report.weight_bytes = context.store.weight_bytes();
+  report.tensors_loaded = static_cast<std::int64_t>(context.plan.routes.size());
+  report.ignored = context.plan.ignored;
+  return report;
+}
+
+}  // namespace inflight::loader
