@@ -11,6 +11,7 @@ constexpr double kGreedyTemperature = 1e-5;  // below it a division only overflo
 constexpr float kBanned = -FLT_MAX;          // below every other value: see kLowest
 constexpr float kLowest = -1e30f;            // logits and scaled logits are kept above it; exp() of it is 0
 constexpr std::int64_t kDrawBlock = 512;     // tokens whose weights are summed at once in a draw over the whole vocabulary
+constexpr double kMassSlack = 1e-6;          // a sum this close to top_p (relative) has reached it: sums of exponentials are rounded
 constexpr std::int64_t kFirstSelection = 256;  // candidates that top_p sorts before it looks further: it rarely does
 
 bool before(const Candidate& a, const Candidate& b) { return a.value != b.value ? a.value > b.value : a.token < b.token; }
@@ -62,8 +63,9 @@ double weigh(std::vector<Candidate>& candidates) {
   return total;
 }
 
-// Drops all but the shortest prefix that weighs at least `target`. False when all of them together weigh less.
-bool cut_prefix(std::vector<Candidate>& candidates, double target) {
+// Drops all but the shortest prefix that weighs at least the share `top_p` of `total`. False when all of them together weigh less.
+bool cut_prefix(std::vector<Candidate>& candidates, double top_p, double total) {
+  const double target = top_p * total * (1 - kMassSlack);
   double sum = 0;
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     sum += candidates[i].weight;
@@ -125,13 +127,13 @@ void narrow(const float* x, std::int64_t n, const SamplingParams& params, const 
   };
   if (top_k) {
     const double total = take(params.top_k);
-    if (params.top_p < 1) cut_prefix(candidates, params.top_p * total);
+    if (params.top_p < 1) cut_prefix(candidates, params.top_p, total);
     return;
   }
-  const double target = params.top_p * std::exp(kernels.log_sum_exp(x, n));
+  const double total = std::exp(kernels.log_sum_exp(x, n));
   for (std::int64_t count = std::min(n, kFirstSelection);; count = std::min(n, 16 * count)) {
     take(count);
-    if (cut_prefix(candidates, target) || count == n) return;
+    if (cut_prefix(candidates, params.top_p, total) || count == n) return;
   }
 }
 
