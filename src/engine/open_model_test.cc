@@ -1,0 +1,147 @@
+// Whole models against the reference: logits, hidden states and greedy continuations of transformers (tests/tiny/*/golden.safetensors).
+#include "engine/open_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "checkpoint/read_tensor.h"
+#include "engine/test_forward.h"
+
+namespace inflight::engine {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::read_named_f32;
+using checkpoint::read_named_i64;
+
+std::string tiny(const std::string& name) { return std::string(INFLIGHT_TEST_DATA) + "/tiny/" + name; }
+
+std::unique_ptr<OpenedModel> open_fp32(const std::string& folder, const std::string& quantization, int threads = 2, const std::string& road = "default_v1") {
+  EngineOptions options;
+  options.quantization = quantization;
+  options.lm_head = "bf16";  // the goldens were made with an unquantized head
+  options.compute = "fp32";
+  options.threads = threads;
+  options.load_choices = road;
+  auto opened = open_model(folder, options);
+  if (!opened) ADD_FAILURE() << opened.error().message;
+  return opened ? std::move(*opened) : nullptr;
+}
+
+float largest(const std::vector<float>& values) {
+  float most = 0;
+  for (const float v : values) most = std::max(most, std::fabs(v));
+  return most;
+}
+
+// Fails with the first position that is off, naming row and column. Tolerance: 2e-4 of the largest magnitude.
+void expect_close(const float* got, std::int64_t got_stride, const std::vector<float>& want, std::int64_t columns, const std::string& what) {
+  const float tolerance = 2e-4f * largest(want);
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    const auto row = static_cast<std::int64_t>(i) / columns, column = static_cast<std::int64_t>(i) % columns;
+    const float value = got[row * got_stride + column];
+    ASSERT_LE(std::fabs(value - want[i]), tolerance) << what << " at token " << row << ", column " << column << ": got " << value << ", reference " << want[i];
+  }
+}
+
+struct Case {
+  std::string folder;
+  std::string quantization;  // "": as stored
+};
+
+class Golden : public testing::TestWithParam<Case> {};
+
+TEST_P(Golden, logits_and_every_hidden_state_agree_with_the_reference) {
+  const auto& [name, quantization] = GetParam();
+  const auto opened = open_fp32(tiny(name), quantization);
+  ASSERT_TRUE(opened);
+  const std::string golden = tiny(name) + "/golden.safetensors";
+  const auto& info = opened->model->info();
+  int prompts = 0;
+  for (int i = 0; i < 8; ++i, ++prompts) {
+    const auto prompt = read_named_i64(golden, fmt::format("prompt.{}", i));
+    if (!prompt) break;
+    const std::vector<std::int32_t> ids(prompt->begin(), prompt->end());
+    const auto result = forward_once(*opened, ids, {.hidden = quantization.empty()});
+    if (quantization.empty()) {
+      const auto hidden = read_named_f32(golden, fmt::format("hidden.{}", i)).value();
+      const std::size_t per_layer = ids.size() * static_cast<std::size_t>(info.hidden);
+      ASSERT_EQ(hidden.size(), per_layer * static_cast<std::size_t>(info.layers + 1));
+      for (std::int64_t layer = 0; layer <= info.layers; ++layer) {
+        const std::vector<float> want(hidden.begin() + static_cast<std::ptrdiff_t>(per_layer * static_cast<std::size_t>(layer)),
+                                      hidden.begin() + static_cast<std::ptrdiff_t>(per_layer * static_cast<std::size_t>(layer + 1)));
+        expect_close(result.hidden.data() + per_layer * static_cast<std::size_t>(layer), info.hidden, want, info.hidden, fmt::format("prompt {}, hidden state {}", i, layer));
+        if (HasFatalFailure()) return;
+      }
+    }
+    const auto logits = read_named_f32(golden, fmt::format("logits{}.{}", quantization.empty() ? "" : "_" + quantization, i)).value();
+    expect_close(result.logits.data(), opened->model->logits_stride(), logits, info.vocabulary, fmt::format("prompt {}, logits", i));
+  }
+  EXPECT_GT(prompts, 0);
+}
+
+class Greedy : public testing::TestWithParam<std::string> {};
+
+TEST_P(Greedy, ids_agree_up_to_the_first_narrow_margin) {
+  const std::string& name = GetParam();
+  const auto opened = open_fp32(tiny(name), "");
+  ASSERT_TRUE(opened);
+  const std::string golden = tiny(name) + "/golden.safetensors";
+  int compared = 0;
+  for (int i = 0; i < 8; ++i) {
+    const auto prompt = read_named_i64(golden, fmt::format("prompt.{}", i));
+    if (!prompt) break;
+    const auto greedy = read_named_i64(golden, fmt::format("greedy.{}", i)).value();
+    const auto margin = read_named_f32(golden, fmt::format("greedy_margin.{}", i)).value();
+    std::vector<std::int32_t> ids(prompt->begin(), prompt->end());
+    for (std::size_t step = 0; step < greedy.size() && margin[step] >= 0.01f; ++step, ++compared) {
+      const auto logits = forward_once(*opened, ids, {.last_only = true}).logits;
+      const auto best = std::max_element(logits.begin(), logits.begin() + opened->model->info().vocabulary) - logits.begin();
+      ASSERT_EQ(best, greedy[step]) << "prompt " << i << ", step " << step << ", margin " << margin[step];
+      ids.push_back(static_cast<std::int32_t>(best));
+    }
+  }
+  EXPECT_GT(compared, 20);
+}
+
+std::string label(std::string text) {
+  std::ranges::replace(text, '-', '_');
+  return text;
+}
+
+std::vector<Case> golden_cases() {
+  std::vector<Case> cases;
+  for (const auto& entry : fs::directory_iterator(tiny(""))) {
+    const std::string golden = entry.path() / "golden.safetensors";
+    if (!fs::exists(golden)) continue;
+    const std::string name = entry.path().filename();
+    for (const std::string quantization : {"", "wint8", "wint4", "wint4-g32"})
+      if (read_named_f32(golden, fmt::format("logits{}.0", quantization.empty() ? "" : "_" + quantization))) cases.push_back({name, quantization});
+  }
+  return cases;
+}
+
+std::vector<std::string> greedy_cases() {
+  std::vector<std::string> names;
+  for (const Case& c : golden_cases())
+    if (c.quantization.empty()) names.push_back(c.folder);
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiny, Golden, testing::ValuesIn(golden_cases()),
+                         [](const auto& info) { return label(info.param.folder + "_" + (info.param.quantization.empty() ? "as_stored" : info.param.quantization)); });
+INSTANTIATE_TEST_SUITE_P(Tiny, Greedy, testing::ValuesIn(greedy_cases()), [](const auto& info) { return label(info.param); });
+
+TEST(Golden, the_three_families_are_all_covered) {
+  std::vector<std::string> seen;
+  for (const Case& c : golden_cases()) seen.push_back(c.folder + "/" + c.quantization);
+  for (const std::string family : {"tiny-llama", "tiny-qwen2", "tiny-qwen3"})
+    for (const std::string quantization : {"", "wint8", "wint4", "wint4-g32"}) EXPECT_THAT(seen, testing::Contains(family + "/" + quantization));
+}
+
+}  // namespace
+}  // namespace inflight::engine
