@@ -1,23 +1,14 @@
 #include "engine/kv_plan.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 
-#include "base/nearest.h"
+#include "engine/open_model.h"
 
 namespace inflight::engine {
 namespace {
 
 constexpr std::int64_t kUnboundedLength = std::numeric_limits<std::int32_t>::max();  // positions are int32
-
-Result<DType> cache_dtype(const EngineOptions& options) {
-  if (options.kv_cache_dtype == "bf16") return DType::kBF16;
-  if (options.kv_cache_dtype == "fp32") return DType::kF32;
-  if (options.kv_cache_dtype == "auto") return options.compute == "fp32" ? DType::kF32 : DType::kBF16;
-  constexpr std::array<std::string_view, 3> known{"auto", "bf16", "fp32"};
-  return fail(Code::kInvalidArgument, "unknown --kv-cache-dtype \"{}\"; {}", options.kv_cache_dtype, known_names_hint(options.kv_cache_dtype, known));
-}
 
 Result<void> at_least(std::string_view flag, std::int64_t value, std::int64_t least) {
   if (value >= least) return {};
@@ -38,7 +29,7 @@ Result<nn::KvShape> kv_shape(const models::ModelInfo& info, const EngineOptions&
   shape.kv_heads = info.kv_heads;
   shape.head_dim = info.head_dim;
   shape.block_size = options.block_size;
-  shape.dtype = TRY(cache_dtype(options));
+  shape.dtype = TRY(kv_cache_dtype(options));
   return shape;
 }
 
