@@ -158,17 +158,22 @@ TEST(GoldenBatch, greedy_answers_agree_with_the_reference) {
     const std::string path = std::string(INFLIGHT_TEST_DATA) + "/tiny/" + folder, golden = path + "/golden.safetensors";
     EngineOptions options = options_of({folder, "", "fp32"});
     options.kv_cache_bytes = 1 << 24;
+    options.max_model_len = 0;
     options.max_num_batched_tokens = 11;
     auto opened = open_model(path, options);
     ASSERT_TRUE(opened) << opened.error().message;
-    const auto engine = std::move(Engine::create(std::move(*opened), options).value());
+    const auto created = Engine::create(std::move(*opened), options);
+    ASSERT_TRUE(created) << created.error().message;
+    Engine* engine = created->get();
     std::vector<RequestId> ids;
     for (int i = 0; i < 8; ++i) {
       const auto prompt = checkpoint::read_named_i64(golden, fmt::format("prompt.{}", i));
       if (!prompt) break;
       Request request{.prompt = {prompt->begin(), prompt->end()}, .sampling = {.temperature = 0}, .stop_ids = {}};
       request.sampling.max_tokens = static_cast<std::int64_t>(checkpoint::read_named_i64(golden, fmt::format("greedy.{}", i))->size());
-      ids.push_back(engine->submit(request).value());
+      const auto id = engine->submit(request);
+      ASSERT_TRUE(id) << id.error().message;
+      ids.push_back(*id);
     }
     auto answers = drain(*engine);
     std::size_t compared = 0;
