@@ -75,16 +75,6 @@ Result<TokenizerConfig> read_tokenizer_config(const std::string& model_folder) {
   result.options["special_tokens"] = std::move(special);
   if (config.contains("added_tokens_decoder") && config["added_tokens_decoder"].is_object())
     result.options["added_tokens"] = TRY(added_tokens(config["added_tokens_decoder"], config_path));
-  // transformers rebuilds the post-processor when either key is given, whatever tokenizer.json says.
-  if (config.contains("add_bos_token") || config.contains("add_eos_token")) {
-    const auto token_or_null = [&](const char* key, const std::string& text) {
-      return flag(config, key) && !text.empty() ? OrderedJson(text) : OrderedJson(nullptr);
-    };
-    OrderedJson pair = OrderedJson::array();
-    pair.push_back(token_or_null("add_bos_token", result.names.bos));
-    pair.push_back(token_or_null("add_eos_token", result.names.eos));
-    result.options["post_processor"] = std::move(pair);
-  }
   result.options["split_special_tokens"] = flag(config, "split_special_tokens");
   return result;
 }

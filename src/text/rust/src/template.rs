@@ -54,6 +54,14 @@ fn replace_generation_tags(source: &str) -> String {
     out
 }
 
+/// An undefined value has length 0.
+fn length(value: &Value) -> Result<usize, Error> {
+    if value.is_undefined() {
+        return Ok(0);
+    }
+    value.len().ok_or_else(|| Error::new(ErrorKind::InvalidOperation, format!("a value of kind {} has no length", value.kind())))
+}
+
 fn environment() -> Environment<'static> {
     let mut env = Environment::new();
     env.set_trim_blocks(true);
@@ -63,6 +71,8 @@ fn environment() -> Environment<'static> {
     env.set_formatter(|out, _, value| std::fmt::Write::write_str(out, &flavour::str_text(value)).map_err(Error::from));
     env.add_filter("tojson", flavour::tojson);
     env.add_filter("string", |value: &Value| flavour::str_text(value));
+    env.add_filter("length", length);
+    env.add_filter("count", length);
     env.add_function("raise_exception", raise_exception);
     env.add_function("strftime_now", strftime_now);
     // In Python strings and mappings have a length and items too.
@@ -70,6 +80,9 @@ fn environment() -> Environment<'static> {
     env.add_test("iterable", |v: &Value| {
         matches!(v.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Iterable | ValueKind::Undefined)
     });
+    // Python's bool is a number; what is neither data nor a string here is a function or a macro.
+    env.add_test("number", |v: &Value| matches!(v.kind(), ValueKind::Number | ValueKind::Bool));
+    env.add_test("callable", |v: &Value| v.kind() == ValueKind::Plain);
     env
 }
 

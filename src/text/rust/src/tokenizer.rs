@@ -3,7 +3,6 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use serde_json::Value;
-use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::tokenizer::{AddedToken, Model};
 use tokenizers::Decoder;
 
@@ -16,8 +15,6 @@ struct TokenizerOptions {
     added: Vec<(i64, AddedToken)>,
     /// "special_tokens": texts named as bos, eos and so on; they become special where the vocabulary has them.
     special: Vec<String>,
-    /// "post_processor": [bos or null, eos or null]: replaces the file's, as an explicit add_bos_token or add_eos_token does.
-    post_processor: Option<(Option<String>, Option<String>)>,
     /// "split_special_tokens": the text of special tokens is ordinary text everywhere.
     split_special: bool,
 }
@@ -42,10 +39,6 @@ impl TokenizerOptions {
         options.added.sort_by_key(|(id, _)| *id);
         for text in value["special_tokens"].as_array().into_iter().flatten() {
             options.special.extend(text.as_str().map(String::from));
-        }
-        if let Some(pair) = value["post_processor"].as_array() {
-            let text = |i: usize| pair.get(i).and_then(Value::as_str).map(String::from);
-            options.post_processor = Some((text(0), text(1)));
         }
         options.split_special = value["split_special_tokens"].as_bool().unwrap_or(false);
         Ok(options)
@@ -76,9 +69,6 @@ impl Tokenizer {
         main.with_truncation(None).map_err(Fault::invalid)?;
         main.with_padding(None);
         Self::add_missing(&mut main, &options)?;
-        if let Some((bos, eos)) = &options.post_processor {
-            Self::replace_post_processor(&mut main, bos.as_deref(), eos.as_deref())?;
-        }
         main.set_encode_special_tokens(options.split_special);
 
         let mut special = HashMap::new();
@@ -118,34 +108,6 @@ impl Tokenizer {
                 main.add_special_tokens([AddedToken::from(text.clone(), true)]).map_err(Fault::invalid)?;
             }
         }
-        Ok(())
-    }
-
-    fn replace_post_processor(main: &mut tokenizers::Tokenizer, bos: Option<&str>, eos: Option<&str>) -> Result<(), Fault> {
-        let mut pieces: Vec<String> = Vec::new();
-        let mut tokens: Vec<(String, u32)> = Vec::new();
-        let mut name = |text: &str| -> Result<String, Fault> {
-            let id = main
-                .token_to_id(text)
-                .ok_or_else(|| Fault::invalid(format!("tokenizer_config.json adds {text:?} to every text, but tokenizer.json has no such token")))?;
-            tokens.push((text.to_string(), id));
-            Ok(format!("{text}:0"))
-        };
-        if let Some(bos) = bos {
-            pieces.push(name(bos)?);
-        }
-        pieces.push("$A:0".into());
-        if let Some(eos) = eos {
-            pieces.push(name(eos)?);
-        }
-        tokens.dedup();
-        let processor = TemplateProcessing::builder()
-            .try_single(pieces)
-            .map_err(Fault::invalid)?
-            .special_tokens(tokens)
-            .build()
-            .map_err(Fault::invalid)?;
-        main.with_post_processor(Some(processor));
         Ok(())
     }
 
