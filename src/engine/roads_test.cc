@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -14,6 +12,7 @@
 #include "checkpoint/read_tensor.h"
 #include "checkpoint/safetensors_writer.h"
 #include "engine/open_model.h"
+#include "engine/test_folder.h"
 #include "engine/test_forward.h"
 #include "kernels/dispatch.h"
 #include "loader/export.h"
@@ -24,18 +23,6 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string tiny(const std::string& name) { return std::string(INFLIGHT_TEST_DATA) + "/tiny/" + name; }
-
-// A folder that goes away with the test.
-class Scratch {
- public:
-  Scratch() : path_(fs::temp_directory_path() / fmt::format("inflight_roads_{}_{}", ::getpid(), counter_++)) { fs::create_directories(path_); }
-  ~Scratch() { fs::remove_all(path_); }
-  std::string at(const std::string& name) const { return path_ / name; }
-
- private:
-  static inline int counter_ = 0;
-  fs::path path_;
-};
 
 std::unique_ptr<OpenedModel> open(const std::string& folder, const std::string& quantization, int threads = 2, const std::string& road = "default_v1", const std::string& head = "auto") {
   EngineOptions options;
@@ -94,7 +81,7 @@ TEST_P(Roads, default_threads_and_isas_give_the_same_bits) {
 
 TEST_P(Roads, converted_and_loaded_again_is_identical_in_codes_and_in_logits) {
   const auto& [model, quantization] = GetParam();
-  const Scratch scratch;
+  const ScratchFolder scratch;
   const auto original = open(tiny(model), quantization);
   ASSERT_TRUE(original);
   const auto exported = loader::export_model(tiny(model), original->table, original->store, scratch.at("out"));
@@ -121,7 +108,7 @@ TEST_P(Roads, converted_and_loaded_again_is_identical_in_codes_and_in_logits) {
 
 TEST_P(Roads, shards_in_any_number_and_order_give_the_same_bits) {
   const auto& [model, quantization] = GetParam();
-  const Scratch scratch;
+  const ScratchFolder scratch;
   const auto source = checkpoint::Checkpoint::open(tiny(model)).value();
   std::mt19937 random(7);
   for (const int shards : {3, 7}) {
