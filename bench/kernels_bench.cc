@@ -155,6 +155,7 @@ int run(int threads, std::string filter) {
                         {"f32", 32, 0, false},          {"u8", 8, 0, false},          {"u4 g128", 4, 128, false}};
   for (const Case& c : cases) {
     for (std::int64_t tokens : {1, 2, 3, 4, 8, 16}) bench.product(c, tokens, 2048, kBytes, codes);
+    bench.product(c, 16, 12288, kBytes, codes);
     for (std::int64_t inputs : {2048, 4096, 12288}) bench.product(c, 512, inputs, std::size_t{4096} * inputs * c.bits / 8, codes);
   }
   return 0;

@@ -79,47 +79,78 @@ struct DotTile {
   std::size_t panel_scale_bytes;
   bool scales_fp16;
   bool channel;
+  std::size_t prefetch[2];      // bytes ahead of the block in work; the second with two panels only
   float* y;
   std::int64_t ldy;
 };
+
+// The next 64-byte block of kPanels panels against kTokens tokens. Steps of 4 inputs go to sums in turn, from sum `first` on.
+template <int kBits, int kTokens, int kPanels, int kSums>
+LANES_INLINE void dot_block(const std::uint8_t* weights, std::size_t panel_bytes, const std::int8_t* codes, int first, Ints (&sums)[kSums][kTokens][2][kPanels]) {
+  constexpr int kSteps = 8 / kBits;
+  Codes<kBits> q[kPanels][kSteps];
+  for (int p = 0; p < kPanels; ++p) load_codes(weights + p * panel_bytes, q[p]);
+  for (int step = 0; step < kSteps; ++step)
+    for (int t = 0; t < kTokens; ++t)
+      for (int plane = 0; plane < 2; ++plane) {
+        const Activation<kBits> x = splat_activation<kBits>(codes + ((step * kTokens + t) * 2 + plane) * 4);
+        for (int p = 0; p < kPanels; ++p) {
+          Ints& sum = sums[(first + step) % kSums][t][plane][p];
+          sum = dot<kBits>(sum, q[p][step], x);
+        }
+      }
+}
 
 template <int kBits, int kTokens, int kPanels>
 [[gnu::noinline]] void dot_tile(const DotTile& given) {
   const DotTile tile = given;
   constexpr int kSteps = 8 / kBits;  // runs of 4 inputs in a block
+  // Few tokens on one panel: several sums an output, added at the end, hide the latency of a dot product. Integers: the same result.
+  constexpr int kSums = kTokens * kPanels * 2 > kAloneSums ? 1 : kAloneSums / (kTokens * kPanels);
+  constexpr int kBlocks = kSums > kSteps ? kSums / kSteps : 1;
   Lanes acc[kTokens][kPanels];
   for (int t = 0; t < kTokens; ++t)
     for (int p = 0; p < kPanels; ++p) acc[t][p] = zeros();
   const std::uint8_t* weights = tile.weights;
   const std::int8_t* codes = tile.codes;
-  const std::int32_t* sums = tile.sums;
+  const std::int32_t* starts = tile.sums;
   std::int64_t left = tile.inputs;
   for (std::int64_t g = 0; left > 0; ++g) {
-    Ints planes[kTokens][2][kPanels];
-    for (int t = 0; t < kTokens; ++t)
-      for (int plane = 0; plane < 2; ++plane) {
-        const Ints start = kBits == 4 ? splat_int(sums[t * 2 + plane]) : shift_left<4>(splat_int(sums[t * 2 + plane]));
-        for (int p = 0; p < kPanels; ++p) planes[t][plane][p] = start;
-      }
-    sums += kTokens * 2;
+    Ints sums[kSums][kTokens][2][kPanels];
+    for (int i = 0; i < kSums; ++i)
+      for (int t = 0; t < kTokens; ++t)
+        for (int plane = 0; plane < 2; ++plane) {
+          const Ints start = i > 0 ? splat_int(0) : kBits == 4 ? splat_int(starts[t * 2 + plane]) : shift_left<4>(splat_int(starts[t * 2 + plane]));
+          for (int p = 0; p < kPanels; ++p) sums[i][t][plane][p] = start;
+        }
+    starts += kTokens * 2;
     const std::int64_t now = left < tile.group ? left : tile.group;
     left -= now;
-    for (std::int64_t blocks = (now + 4 * kSteps - 1) / (4 * kSteps); blocks > 0; --blocks) {
-      Codes<kBits> q[kPanels][kSteps];
-      for (int p = 0; p < kPanels; ++p) load_codes(weights + p * tile.panel_bytes, q[p]);
-      for (int step = 0; step < kSteps; ++step)
-        for (int t = 0; t < kTokens; ++t)
-          for (int plane = 0; plane < 2; ++plane) {
-            const Activation<kBits> a = splat_activation<kBits>(codes + ((step * kTokens + t) * 2 + plane) * 4);
-            for (int p = 0; p < kPanels; ++p) planes[t][plane][p] = dot<kBits>(planes[t][plane][p], q[p][step], a);
-          }
-      weights += 64;
-      codes += kSteps * kTokens * 8;
+    std::int64_t blocks = (now + 4 * kSteps - 1) / (4 * kSteps);
+    for (; blocks >= kBlocks; blocks -= kBlocks) {
+      for (int i = 0; i < kBlocks; ++i) {
+        prefetch(weights + i * 64 + tile.prefetch[0]);
+        if (kPanels > 1) prefetch(weights + i * 64 + tile.prefetch[1]);
+        dot_block<kBits, kTokens, kPanels, kSums>(weights + i * 64, tile.panel_bytes, codes + i * kSteps * kTokens * 8, i * kSteps, sums);
+      }
+      weights += kBlocks * 64;
+      codes += kBlocks * kSteps * kTokens * 8;
     }
+    if constexpr (kBlocks > 1)
+      for (; blocks > 0; --blocks) {
+        dot_block<kBits, kTokens, kPanels, kSums>(weights, tile.panel_bytes, codes, 0, sums);
+        weights += 64;
+        codes += kSteps * kTokens * 8;
+      }
     for (int p = 0; p < kPanels; ++p) {
       const Lanes scale = load_scales(tile.scales + p * tile.panel_scale_bytes, tile.scales_fp16, g);
       for (int t = 0; t < kTokens; ++t) {
-        const Lanes v = fused(splat(128.0f), to_float(planes[t][0][p]), to_float(planes[t][1][p]));
+        Ints high = sums[0][t][0][p], low = sums[0][t][1][p];
+        for (int i = 1; i < kSums; ++i) {
+          high = add(high, sums[i][t][0][p]);
+          low = add(low, sums[i][t][1][p]);
+        }
+        const Lanes v = fused(splat(128.0f), to_float(high), to_float(low));
         acc[t][p] = tile.channel ? multiply(v, multiply(scale, splat(tile.token_scales[t]))) : fused(v, scale, acc[t][p]);
       }
     }
@@ -133,6 +164,10 @@ void dot_tokens(const DotTile& tile, std::int64_t tokens) {
   if (tokens == kTokens) return dot_tile<kBits, kTokens, kPanels>(tile);
   if constexpr (kTokens > 1) dot_tokens<kBits, kPanels, kTokens - 1>(tile, tokens);
 }
+
+// Ahead of the block in work when memory is one stream: what the hardware does not fetch by itself.
+constexpr std::size_t kPrefetchBytes = 2048;
+constexpr std::int64_t kPairTokens = 2;  // from here on two panels at once pay
 
 template <int kBits>
 void gemm_int8(const Weight& w, const void* activations, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy) {
@@ -149,8 +184,8 @@ void gemm_int8(const Weight& w, const void* activations, std::int64_t tokens, st
   tile.ldy = ldy;
   std::int64_t panel = panel_begin;
   while (panel < panel_end) {
-    const std::int64_t remain = panel_end - panel;
-    const std::int64_t width = tokens == 1 && remain >= kAlonePanels ? kAlonePanels : remain >= kTilePanels ? kTilePanels : 1;
+    // One token passes panel after panel, one stream of memory. More tokens work on panels that stay in L2 and fetch the next ones meanwhile.
+    const std::int64_t width = tokens >= kPairTokens && panel_end - panel >= kTilePanels ? kTilePanels : 1;
     tile.weights = static_cast<const std::uint8_t*>(w.codes) + panel * tile.panel_bytes;
     tile.scales = static_cast<const char*>(w.scales) + panel * tile.panel_scale_bytes;
     for (std::int64_t t = 0; t < tokens; t += kTileTokens) {
@@ -159,8 +194,11 @@ void gemm_int8(const Weight& w, const void* activations, std::int64_t tokens, st
       tile.sums = reinterpret_cast<const std::int32_t*>(base + layout.sums_at) + t * layout.token_sums;
       tile.token_scales = reinterpret_cast<const float*>(base + layout.scales_at) + t;
       tile.y = y + t * ldy + panel * 16;
-      if (tokens == 1 && width == kAlonePanels) dot_tile<kBits, 1, kAlonePanels>(tile);
-      else if (width == kTilePanels) dot_tokens<kBits, kTilePanels>(tile, rows);
+      const std::int64_t ahead = t / kTileTokens;  // this tile fetches the panel that is `ahead` behind these
+      if (tokens <= kTileTokens && width == 1) tile.prefetch[0] = kPrefetchBytes;
+      else tile.prefetch[0] = ahead < width ? static_cast<std::size_t>(width + ahead) * tile.panel_bytes : 0;
+      tile.prefetch[1] = tile.prefetch[0] + (tokens <= kTileTokens ? tile.panel_bytes : 0);
+      if (width == kTilePanels) dot_tokens<kBits, kTilePanels>(tile, rows);
       else dot_tokens<kBits, 1>(tile, rows);
     }
     panel += width;

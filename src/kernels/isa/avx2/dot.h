@@ -23,8 +23,10 @@ constexpr int kFloatTokens = 4;  // tile of the FP32 products: tokens x panels
 constexpr int kFloatPanels = 1;
 constexpr int kTileTokens = 2;   // tile of the int8 products
 constexpr int kTilePanels = 1;
-constexpr int kAlonePanels = 2;  // panels at once for one token
+constexpr int kAlonePanels = 2;  // FP32 products of one token: panels at once
+constexpr int kAloneSums = 2;    // int8 products of one panel: tokens x sums
 
+LANES_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 LANES_INLINE Lanes zeros() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 LANES_INLINE Lanes splat(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 LANES_INLINE Lanes load_lanes(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }

@@ -19,8 +19,10 @@ constexpr int kFloatTokens = 8;  // tile of the FP32 products: tokens x panels
 constexpr int kFloatPanels = 2;
 constexpr int kTileTokens = 4;   // tile of the int8 products
 constexpr int kTilePanels = 2;
-constexpr int kAlonePanels = 4;  // panels at once for one token
+constexpr int kAlonePanels = 4;  // FP32 products of one token: panels at once
+constexpr int kAloneSums = 4;    // int8 products of one panel: tokens x sums
 
+LANES_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 LANES_INLINE Lanes zeros() { return _mm512_setzero_ps(); }
 LANES_INLINE Lanes splat(float x) { return _mm512_set1_ps(x); }
 LANES_INLINE Lanes load_lanes(const float* p) { return _mm512_loadu_ps(p); }
