@@ -1,6 +1,6 @@
 //! Chat templates: minijinja set up to answer as jinja2 does under transformers.
 use minijinja::machinery::{get_compiled_template, Instruction, Instructions};
-use minijinja::value::{Value, ValueKind};
+use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind};
 
 use crate::{flavour, methods, Fault, INVALID, RAISED, UNSUPPORTED};
@@ -62,6 +62,79 @@ fn length(value: &Value) -> Result<usize, Error> {
     value.len().ok_or_else(|| Error::new(ErrorKind::InvalidOperation, format!("a value of kind {} has no length", value.kind())))
 }
 
+fn join(value: &Value, separator: Option<Value>, attribute: Option<Value>, kwargs: Kwargs) -> Result<String, Error> {
+    let separator = kwargs.get::<Option<Value>>("d")?.or(separator).map_or_else(String::new, |v| flavour::str_text(&v));
+    let attribute = kwargs.get::<Option<Value>>("attribute")?.or(attribute).filter(|v| !v.is_none());
+    kwargs.assert_all_used()?;
+    if value.is_undefined() {
+        return Ok(String::new());
+    }
+    let mut parts: Vec<String> = Vec::new();
+    for item in value.try_iter()? {
+        let mut item = item;
+        if let Some(path) = attribute.as_ref() {
+            for name in flavour::str_text(path).split('.') {
+                item = match name.parse::<usize>() {
+                    Ok(index) => item.get_item_by_index(index)?,
+                    Err(_) => item.get_attr(name)?,
+                };
+            }
+        }
+        parts.push(flavour::str_text(&item));
+    }
+    Ok(parts.join(&separator))
+}
+
+/// int(value, default=0, base=10): the default where the text is no number.
+fn int(value: &Value, default: Option<Value>, base: Option<u32>) -> Value {
+    let fallback = || default.clone().unwrap_or_else(|| Value::from(0));
+    if let Some(text) = value.as_str() {
+        let base = base.filter(|b| (2..=36).contains(b)).unwrap_or(10);
+        let text = text.trim().replace('_', "");
+        let digits = match base {
+            2 => text.trim_start_matches("0b"),
+            8 => text.trim_start_matches("0o"),
+            16 => text.trim_start_matches("0x"),
+            _ => &text,
+        };
+        return match (i64::from_str_radix(digits, base), digits.parse::<f64>()) {
+            (Ok(number), _) => Value::from(number),
+            (_, Ok(number)) if number.is_finite() => Value::from(number as i64),
+            _ => fallback(),
+        };
+    }
+    match value.kind() {
+        ValueKind::Bool => Value::from(value.is_true() as i64),
+        ValueKind::Number if value.is_integer() => value.clone(),
+        ValueKind::Number => f64::try_from(value.clone()).map_or_else(|_| fallback(), |number| Value::from(number as i64)),
+        _ => fallback(),
+    }
+}
+
+/// float(value, default=0.0)
+fn float(value: &Value, default: Option<Value>) -> Value {
+    let number = match value.as_str() {
+        Some(text) => text.trim().parse::<f64>().ok(),
+        None if value.kind() == ValueKind::Bool => Some(value.is_true() as i64 as f64),
+        None => f64::try_from(value.clone()).ok(),
+    };
+    number.map_or_else(|| default.unwrap_or_else(|| Value::from(0.0)), Value::from)
+}
+
+/// round(value, precision=0, method="common"): ties of the exact binary value go to even, as Python's round().
+fn round(value: &Value, precision: Option<usize>, method: Option<&str>) -> Result<Value, Error> {
+    let precision = precision.unwrap_or(0).min(300);
+    let number = f64::try_from(value.clone())?;
+    let factor = 10f64.powi(precision as i32);
+    match method.unwrap_or("common") {
+        "common" if value.is_integer() => Ok(value.clone()),
+        "common" => Ok(Value::from(format!("{number:.precision$}").parse::<f64>().unwrap_or(number))),
+        "ceil" => Ok(Value::from((number * factor).ceil() / factor)),
+        "floor" => Ok(Value::from((number * factor).floor() / factor)),
+        other => Err(Error::new(ErrorKind::InvalidOperation, format!("round: no method \"{other}\"; known: common ceil floor"))),
+    }
+}
+
 fn environment() -> Environment<'static> {
     let mut env = Environment::new();
     env.set_trim_blocks(true);
@@ -73,6 +146,10 @@ fn environment() -> Environment<'static> {
     env.add_filter("string", |value: &Value| flavour::str_text(value));
     env.add_filter("length", length);
     env.add_filter("count", length);
+    env.add_filter("join", join);
+    env.add_filter("int", int);
+    env.add_filter("float", float);
+    env.add_filter("round", round);
     env.add_function("raise_exception", raise_exception);
     env.add_function("strftime_now", strftime_now);
     // In Python strings and mappings have a length and items too.
