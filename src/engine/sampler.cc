@@ -12,7 +12,7 @@ constexpr float kBanned = -FLT_MAX;          // below every other value: see kLo
 constexpr float kLowest = -1e30f;            // logits and scaled logits are kept above it; exp() of it is 0
 constexpr std::int64_t kDrawBlock = 512;     // tokens whose weights are summed at once in a draw over the whole vocabulary
 constexpr double kMassSlack = 1e-6;          // a sum this close to top_p (relative) has reached it: sums of exponentials are rounded
-constexpr std::int64_t kFirstSelection = 256;  // candidates that top_p sorts before it looks further: it rarely does
+constexpr std::int64_t kFirstSelection = 256;  // candidates among which top_p looks first; it rarely needs more
 
 bool before(const Candidate& a, const Candidate& b) { return a.value != b.value ? a.value > b.value : a.token < b.token; }
 
@@ -63,17 +63,32 @@ double weigh(std::vector<Candidate>& candidates) {
   return total;
 }
 
-// Drops all but the shortest prefix that weighs at least the share `top_p` of `total`. False when all of them together weigh less.
-bool cut_prefix(std::vector<Candidate>& candidates, double top_p, double total) {
+// Keeps the fewest most likely candidates that weigh at least the share `top_p` of `total`, in no order: a bisection that moves only the half in question,
+// so O(n) where a sort would take O(n log n) moves. False, and all are kept, when they weigh less.
+bool keep_share(std::vector<Candidate>& candidates, double top_p, double total) {
   const double target = top_p * total * (1 - kMassSlack);
-  double sum = 0;
-  for (std::size_t i = 0; i < candidates.size(); ++i) {
-    sum += candidates[i].weight;
-    if (sum < target) continue;
-    candidates.resize(i + 1);
-    return true;
+  double sum = 0;  // of the candidates before `begin`: less than the target, and those before `end` reach it
+  std::size_t begin = 0, end = candidates.size();
+  const auto weight_of = [&](std::size_t from, std::size_t to) {
+    double weight = 0;
+    for (std::size_t i = from; i < to; ++i) weight += candidates[i].weight;
+    return weight;
+  };
+  if (weight_of(begin, end) < target) return false;
+  const auto at = [&](std::size_t i) { return candidates.begin() + static_cast<std::ptrdiff_t>(i); };
+  while (end - begin > 1) {
+    const std::size_t middle = begin + (end - begin) / 2;
+    std::nth_element(at(begin), at(middle), at(end), before);
+    const double upper = weight_of(begin, middle);
+    if (sum + upper >= target) {
+      end = middle;
+    } else {
+      sum += upper;
+      begin = middle;
+    }
   }
-  return false;
+  candidates.resize(end);
+  return true;
 }
 
 std::int32_t draw_among(const std::vector<Candidate>& candidates, double random) {
@@ -117,24 +132,21 @@ std::int32_t draw_among_all(const float* x, std::int64_t n, double random, const
   return static_cast<std::int32_t>(last);
 }
 
-// The candidates that top_k and top_p leave, most likely first, with weights.
+// The candidates that top_k and top_p leave, with weights, in order of their ids: so a rounding error in a logit moves no other token's place in the draw.
 void narrow(const float* x, std::int64_t n, const SamplingParams& params, const kernels::VectorKernels& kernels, std::vector<Candidate>& candidates) {
-  const bool top_k = params.top_k > 0 && params.top_k < n;
-  const auto take = [&](std::int64_t count) {
-    select_largest(x, n, count, candidates);
-    std::sort(candidates.begin(), candidates.end(), before);
-    return weigh(candidates);
-  };
-  if (top_k) {
-    const double total = take(params.top_k);
-    if (params.top_p < 1) cut_prefix(candidates, params.top_p, total);
-    return;
+  if (params.top_k > 0 && params.top_k < n) {
+    select_largest(x, n, params.top_k, candidates);
+    const double total = weigh(candidates);
+    if (params.top_p < 1) keep_share(candidates, params.top_p, total);
+  } else {
+    const double total = std::exp(kernels.log_sum_exp(x, n));
+    for (std::int64_t count = std::min(n, kFirstSelection);; count = std::min(n, 16 * count)) {
+      select_largest(x, n, count, candidates);
+      weigh(candidates);
+      if (keep_share(candidates, params.top_p, total) || count == n) break;
+    }
   }
-  const double total = std::exp(kernels.log_sum_exp(x, n));
-  for (std::int64_t count = std::min(n, kFirstSelection);; count = std::min(n, 16 * count)) {
-    take(count);
-    if (cut_prefix(candidates, params.top_p, total) || count == n) return;
-  }
+  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.token < b.token; });
 }
 
 }  // namespace
