@@ -34,7 +34,9 @@ foreach(line IN LISTS inflight_layers)
     target_link_libraries(inflight_text ${scope} inflight_text_rust)
   elseif(room STREQUAL "cli")
     find_package(CLI11 REQUIRED)
-    target_link_libraries(inflight_cli ${scope} CLI11::CLI11)
+    find_library(INFLIGHT_EDIT_LIBRARY edit REQUIRED) # Debian: libedit-dev
+    target_link_libraries(inflight_cli ${scope} CLI11::CLI11 ${INFLIGHT_EDIT_LIBRARY})
+    target_compile_definitions(inflight_cli ${scope} INFLIGHT_VERSION="${PROJECT_VERSION}")
   endif()
 
   if(INFLIGHT_TESTS AND tests)

@@ -1,0 +1,117 @@
+#include "cli/common_options.h"
+
+#include "base/nearest.h"
+#include "checkpoint/model_folder.h"
+#include "cli/console.h"
+#include "cli/format.h"
+#include "quant/format.h"
+#include "quant/store.h"
+
+namespace inflight::cli {
+namespace {
+
+std::string quantization_help() {
+  std::string text = "Weight format made while loading; without it, as stored. One of:";
+  for (const quant::Format* format : quant::formats()) text += fmt::format("\n{}: {}", format->name, format->summary);
+  return text;
+}
+
+Result<void> at_least(std::string_view flag, std::int64_t value, std::int64_t least) {
+  if (value < least) return fail(Code::kInvalidArgument, "{} must be at least {}, but is {}", flag, least, value);
+  return {};
+}
+
+}  // namespace
+
+void add_model_arguments(CLI::App& app, ModelArguments& arguments, bool model_required) {
+  engine::EngineOptions& engine = arguments.engine;
+  CLI::Option* model = app.add_option("MODEL", arguments.model, "Checkpoint folder, or the id of a model in the local Hugging Face cache");
+  if (model_required) model->required();
+  const std::string load = "Loading";
+  app.add_option("--quantization", engine.quantization, quantization_help())->group(load);
+  app.add_option("--lm-head", engine.lm_head, "Format of the output head: auto, bf16, wint8, ... (auto: wint8 with a wint format, else as stored)")->capture_default_str()->group(load);
+  app.add_option("--load-choices", engine.load_choices, "default_v1: stream and quantize in flight; default: all of it in memory, then quantize")->capture_default_str()->group(load);
+  app.add_option("--tensor-parallel-size", arguments.tensor_parallel_size, "Ranks that share each matrix (only 1 so far)")->capture_default_str()->group(load);
+  app.add_flag("--enable-expert-parallel", arguments.expert_parallel, "Spread experts over ranks (not supported yet)")->group(load);
+  const std::string run = "Running";
+  app.add_option("--compute", engine.compute, "Arithmetic on activations: auto, fp32, bf16, int8")->capture_default_str()->group(run);
+  app.add_option("--kv-cache-dtype", engine.kv_cache_dtype, "auto (fp32 with --compute fp32, else bf16), bf16, fp32")->capture_default_str()->group(run);
+  app.add_option("--threads", engine.threads, "Threads; 0: as many as the affinity mask and the cgroup quota allow")->capture_default_str()->group(run);
+  app.add_option("--max-model-len", engine.max_model_len, "Longest prompt and answer together, in tokens; 0: what the model promises and memory holds")->capture_default_str()->group(run);
+  app.add_option("--max-num-seqs", engine.max_num_seqs, "Sequences in one step")->capture_default_str()->group(run);
+  app.add_option("--max-num-batched-tokens", engine.max_num_batched_tokens, "Tokens in one step; longer prompts are cut into chunks")->capture_default_str()->group(run);
+  app.add_option("--block-size", engine.block_size, "Tokens of a KV cache block, a multiple of 16")->capture_default_str()->group(run);
+  app.add_flag("--verbose", arguments.verbose, "Say more on standard error");
+}
+
+Result<void> check_choice(std::string_view flag, std::string_view value, const std::vector<std::string_view>& known) {
+  for (const std::string_view name : known)
+    if (name == value) return {};
+  return fail(Code::kInvalidArgument, "unknown value \"{}\" of {}; {}", value, flag, known_names_hint(value, known));
+}
+
+Result<void> check(const ModelArguments& arguments) {
+  const engine::EngineOptions& engine = arguments.engine;
+  if (engine.quantization.starts_with('{')) return fail(Code::kUnsupported, "--quantization as JSON (mix_quant) is not supported yet; give the name of one format");
+  TRY(quant::make_policy(engine.quantization, engine.lm_head));
+  TRY(check_choice("--load-choices", engine.load_choices, {"default_v1", "default"}));
+  TRY(check_choice("--compute", engine.compute, {"auto", "fp32", "bf16", "int8"}));
+  TRY(check_choice("--kv-cache-dtype", engine.kv_cache_dtype, {"auto", "bf16", "fp32"}));
+  if (arguments.tensor_parallel_size != 1)
+    return fail(Code::kUnsupported, "--tensor-parallel-size {} is not supported yet; this version runs in one process (1)", arguments.tensor_parallel_size);
+  if (arguments.expert_parallel) return fail(Code::kUnsupported, "--enable-expert-parallel is not supported yet; this version runs in one process");
+  TRY(at_least("--threads", engine.threads, 0));
+  if (engine.threads > 1024) return fail(Code::kInvalidArgument, "--threads {} is more than 1024", engine.threads);
+  TRY(at_least("--max-model-len", engine.max_model_len, 0));
+  TRY(at_least("--max-num-seqs", engine.max_num_seqs, 1));
+  TRY(at_least("--max-num-batched-tokens", engine.max_num_batched_tokens, 1));
+  TRY(at_least("--block-size", engine.block_size, 16));
+  if (engine.block_size % 16 != 0) return fail(Code::kInvalidArgument, "--block-size must be a multiple of 16, but is {}", engine.block_size);
+  return {};
+}
+
+void add_sampling_arguments(CLI::App& app, SamplingArguments& arguments) {
+  api::SamplingFields& fields = arguments.fields;
+  const std::string group = "Sampling (without a flag: what the model's generation_config.json says)";
+  app.add_option("--temperature", fields.temperature, "0: greedy")->group(group);
+  app.add_option("--top-p", fields.top_p, "Smallest set of tokens with this much probability; 1: off, 0: greedy")->group(group);
+  app.add_option("--top-k", fields.top_k, "The k most probable tokens; 0: off, 1: greedy")->group(group);
+  app.add_option("--min-p", fields.min_p, "Tokens with at least this share of the largest probability")->group(group);
+  app.add_option("--repetition-penalty", fields.repetition_penalty, "Of tokens in the prompt and the answer; 1: off")->group(group);
+  app.add_option("--presence-penalty", fields.presence_penalty, "Subtracted once from tokens of the answer")->group(group);
+  app.add_option("--frequency-penalty", fields.frequency_penalty, "Subtracted per occurrence in the answer")->group(group);
+  app.add_option("--max-tokens", fields.max_tokens, "Longest answer; without it, what is left of the context")->group(group);
+  app.add_option("--min-tokens", fields.min_tokens, "Shortest answer")->group(group);
+  app.add_option("--seed", fields.seed, "Of the random numbers; without it, fresh ones")->group(group);
+  app.add_option_function<std::vector<std::string>>("--stop", [&fields](const std::vector<std::string>& strings) {
+       fields.stop.emplace();
+       for (const std::string& string : strings)
+         if (!string.empty()) fields.stop->push_back(string);
+     }, "End the answer before this text; may be given several times")
+      ->group(group)
+      ->type_name("TEXT")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_flag_function("--ignore-eos", [&fields](std::int64_t) { fields.ignore_eos = true; }, "Do not end at the end-of-sequence token")->group(group);
+  app.add_flag("--ignore-generation-config", arguments.ignore_generation_config, "Take no defaults from generation_config.json")->group(group);
+}
+
+Result<std::unique_ptr<engine::OpenedModel>> open_with_progress(const ModelArguments& arguments) {
+  TRY(check(arguments));
+  const std::string folder = TRY(checkpoint::resolve_model_folder(arguments.model));
+  std::unique_ptr<engine::OpenedModel> opened;
+  {
+    ProgressBar bar("loading");
+    opened = TRY(engine::open_model(folder, arguments.engine, [&bar](std::int64_t done, std::int64_t total) { bar.bytes(done, total); }));
+  }
+  for (const std::string& line : opened->model->info().notes) note("note: {}", line);
+  if (arguments.verbose) {
+    note("loaded {} in {} ({} read, {} of weights, {})", opened->folder, human_seconds(opened->report.seconds), human_bytes(opened->report.source_bytes),
+         human_bytes(opened->report.weight_bytes), opened->report.direct_io ? "past the page cache" : "through the page cache");
+    for (const std::string& line : opened->report.ignored) note("ignored tensor {}", line);
+  }
+  return opened;
+}
+
+}  // namespace inflight::cli

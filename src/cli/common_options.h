@@ -1,0 +1,44 @@
+// The flags that every command shares: the model, how to load it, how to run it, how to sample.
+#pragma once
+#include <CLI/CLI.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "api/sampling.h"
+#include "base/result.h"
+#include "engine/open_model.h"
+#include "engine/options.h"
+
+namespace inflight::cli {
+
+struct ModelArguments {
+  std::string model;              // a folder, or a hub id that is in the local cache
+  engine::EngineOptions engine;
+  int tensor_parallel_size = 1;
+  bool expert_parallel = false;
+  bool verbose = false;
+};
+
+// MODEL and the load and engine flags.
+void add_model_arguments(CLI::App& app, ModelArguments& arguments, bool model_required = true);
+// Everything that can be known before the model folder is looked at: names, ranges, what is not supported.
+Result<void> check(const ModelArguments& arguments);
+
+struct SamplingArguments {
+  api::SamplingFields fields;
+  bool ignore_generation_config = false;
+};
+
+void add_sampling_arguments(CLI::App& app, SamplingArguments& arguments);
+
+// The value must be one of `known`; the error names the flag, the known values and the nearest.
+Result<void> check_choice(std::string_view flag, std::string_view value, const std::vector<std::string_view>& known);
+
+// Folder of the model, all checks, then open_model with a progress bar; notes of the model on standard error.
+Result<std::unique_ptr<engine::OpenedModel>> open_with_progress(const ModelArguments& arguments);
+
+}  // namespace inflight::cli

@@ -1,0 +1,91 @@
+#include "cli/forward_runner.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "engine/kv_plan.h"
+
+namespace inflight::cli {
+Result<ForwardRunner> ForwardRunner::create(engine::OpenedModel& opened, const engine::EngineOptions& options, std::int64_t sequences, std::int64_t tokens) {
+  ForwardRunner runner;
+  runner.opened_ = &opened;
+  runner.blocks_per_sequence_ = std::max<std::int64_t>(1, (tokens + options.block_size - 1) / options.block_size);
+  const std::int64_t blocks = runner.blocks_per_sequence_ * sequences;
+  runner.cache_ = std::make_unique<nn::KvCache>(TRY(nn::KvCache::create(TRY(engine::kv_shape(opened.model->info(), options)), blocks)));
+  runner.table_.resize(static_cast<std::size_t>(blocks));
+  std::iota(runner.table_.begin(), runner.table_.end(), 0);
+  return runner;
+}
+
+void ForwardRunner::forward(const Chunk& chunk) {
+  const auto count = static_cast<std::int64_t>(chunk.ids.size());
+  positions_.resize(chunk.ids.size());
+  std::iota(positions_.begin(), positions_.end(), static_cast<std::int32_t>(chunk.position));
+  rows_.clear();
+  if (chunk.logits)
+    for (std::int64_t row = chunk.logits_from; row < count; ++row) rows_.push_back(static_cast<std::int32_t>(row));
+  const nn::Span span{.first = 0, .count = count, .block_table = table_.data() + chunk.sequence * blocks_per_sequence_, .rope_length = chunk.rope_length};
+  const nn::Step step{.ids = chunk.ids,
+                      .positions = positions_,
+                      .spans = std::span(&span, 1),
+                      .decode_tokens = chunk.phase == Phase::kDecode ? count : 0,
+                      .logit_rows = rows_,
+                      .cache = cache_.get(),
+                      .logits = chunk.logits,
+                      .hidden = chunk.hidden};
+  opened_->model->forward(step, *opened_->runtime);
+}
+
+void ForwardRunner::decode(std::span<const std::int32_t> ids, std::int64_t position, float* logits) {
+  const auto count = static_cast<std::int64_t>(ids.size());
+  positions_.assign(ids.size(), static_cast<std::int32_t>(position));
+  rows_.resize(ids.size());
+  std::iota(rows_.begin(), rows_.end(), 0);
+  std::vector<nn::Span> spans;
+  for (std::int64_t i = 0; i < count; ++i) spans.push_back({.first = i, .count = 1, .block_table = table_.data() + i * blocks_per_sequence_});
+  const nn::Step step{.ids = ids, .positions = positions_, .spans = spans, .decode_tokens = count, .logit_rows = rows_, .cache = cache_.get(), .logits = logits};
+  opened_->model->forward(step, *opened_->runtime);
+}
+
+void ForwardRunner::repeat_cache(std::int64_t filled, std::int64_t upto) {
+  const nn::KvShape& shape = cache_->shape();
+  const std::int64_t whole = filled / shape.block_size;  // only full blocks are copied; a partial first block is copied as it is
+  const std::int64_t source_blocks = std::max<std::int64_t>(whole, 1);
+  const std::int64_t needed = (upto + shape.block_size - 1) / shape.block_size;
+  const auto sequences = static_cast<std::int64_t>(table_.size()) / blocks_per_sequence_;
+  const auto bytes = static_cast<std::size_t>(shape.head_bytes());
+  for (std::int64_t layer = 0; layer < shape.layers; ++layer)
+    for (std::int64_t head = 0; head < shape.kv_heads; ++head)
+      for (std::byte* base : {cache_->keys(layer, head), cache_->values(layer, head)})
+        for (std::int64_t sequence = 0; sequence < sequences; ++sequence)
+          for (std::int64_t block = 0; block < needed; ++block) {
+            if (sequence == 0 && block < source_blocks) continue;
+            const std::int64_t target = sequence * blocks_per_sequence_ + block;
+            std::memcpy(base + target * cache_->block_stride(), base + block % source_blocks * cache_->block_stride(), bytes);
+          }
+}
+
+Result<void> check_ids(std::span<const std::int32_t> ids, const models::ModelInfo& info) {
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    if (ids[i] < 0 || ids[i] >= info.vocabulary)
+      return fail(Code::kInvalidArgument, "token {} has id {}, but the model's vocabulary has {} rows (0 to {})", i, ids[i], info.vocabulary, info.vocabulary - 1);
+  if (info.max_positions > 0 && static_cast<std::int64_t>(ids.size()) > info.max_positions)
+    return fail(Code::kInvalidArgument, "{} tokens are more than the model's context of {}", ids.size(), info.max_positions);
+  return {};
+}
+
+std::vector<std::int32_t> synthetic_ids(std::int64_t count, std::int64_t vocabulary) {
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(count));
+  std::uint64_t state = 0x9e3779b97f4a7c15u;
+  for (std::int32_t& id : ids) {  // splitmix64
+    state += 0x9e3779b97f4a7c15u;
+    std::uint64_t z = state;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    id = static_cast<std::int32_t>((z ^ (z >> 31)) % static_cast<std::uint64_t>(vocabulary));
+  }
+  return ids;
+}
+
+}  // namespace inflight::cli

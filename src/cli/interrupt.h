@@ -1,0 +1,19 @@
+// Ctrl-C while something can be stopped: work ends at the next step instead of the program. Outside a guard SIGINT kills, as usual.
+#pragma once
+
+namespace inflight::cli {
+
+// While one lives, the first SIGINT only sets a flag; a second one within the same guard ends the program at once (as SIGINT does).
+class InterruptGuard {
+ public:
+  // hard_second: false keeps the program alive whatever comes (an interactive chat).
+  explicit InterruptGuard(bool hard_second = true);
+  ~InterruptGuard();
+  InterruptGuard(const InterruptGuard&) = delete;
+  InterruptGuard& operator=(const InterruptGuard&) = delete;
+};
+
+bool interrupted();
+void clear_interrupt();
+
+}  // namespace inflight::cli

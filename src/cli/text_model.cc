@@ -1,0 +1,112 @@
+#include "cli/text_model.h"
+
+#include "cli/console.h"
+#include "cli/format.h"
+#include "cli/interrupt.h"
+#include "cli/machine.h"
+#include "cli/traffic.h"
+
+namespace inflight::cli {
+
+void add_template_argument(CLI::App& app, TextArguments& arguments) {
+  app.add_option("--chat-template-kwargs", arguments.template_variables, "More variables of the chat template, a JSON object such as {\"enable_thinking\": false}");
+}
+
+Result<api::PromptEncoder> load_encoder(const std::string& folder, const TextArguments& arguments) {
+  api::PromptOptions options{.raw = arguments.raw};
+  if (!arguments.template_variables.empty()) {
+    TRY(parse_json(arguments.template_variables, "--chat-template-kwargs"));
+    options.variables = OrderedJson::parse(arguments.template_variables, nullptr, false);
+    if (!options.variables.is_object()) return fail(Code::kInvalidArgument, "--chat-template-kwargs must be a JSON object, for example {{\"enable_thinking\": false}}");
+  }
+  return api::PromptEncoder::load(folder, std::move(options));
+}
+
+Result<TextModel> open_text_model(const ModelArguments& arguments, const api::PromptEncoder& encoder, bool ignore_generation_config) {
+  std::unique_ptr<engine::OpenedModel> opened = TRY(open_with_progress(arguments));
+  TextModel model;
+  model.stops = api::stop_set(opened->config_stop_ids, encoder.tokenizer(), encoder.chat());
+  model.defaults = TRY(api::sampling_defaults(ignore_generation_config ? nullptr : opened->generation_config.get()));
+  for (const std::string& line : model.defaults.notes) note("note: {}", line);
+  model.engine = TRY(engine::Engine::create(std::move(opened), arguments.engine));
+  if (arguments.verbose) {
+    const engine::EngineLimits& limits = model.engine->limits();
+    note("stop tokens: {}", api::describe(model.stops));
+    note("context: {} tokens at most; KV cache: {} blocks of {} tokens, {}", limits.max_model_len, limits.kv_blocks, limits.block_size, human_bytes(limits.kv_bytes));
+  }
+  return model;
+}
+
+Result<engine::RequestStats> answer(engine::Engine& engine, engine::Request request, api::TextSession& session, const Emit& emit) {
+  const engine::RequestId id = TRY(engine.submit(std::move(request)));
+  bool ending = false;
+  const auto end = [&] {
+    if (!ending) engine.cancel(id);
+    ending = true;
+  };
+  engine::FinishReason reason = engine::FinishReason::kNone;
+  Error error;
+  while (engine.has_work() && reason == engine::FinishReason::kNone) {
+    for (const engine::Event& event : engine.step()) {
+      if (event.request != id) continue;
+      if (event.token && !ending) {
+        const Result<std::string> delta = session.feed(*event.token);
+        if (!delta) {
+          error = delta.error();
+          end();
+        } else if ((!delta->empty() && !emit(*delta)) || session.stopped()) {
+          end();
+        }
+      }
+      reason = event.finish;
+      if (reason == engine::FinishReason::kError) error = Error{Code::kInternal, event.error};
+    }
+    if (interrupted()) end();
+  }
+  const Result<std::string> rest = session.finish(reason);
+  if (rest && !rest->empty()) emit(*rest);
+  engine::RequestStats stats;
+  if (const engine::RequestStats* seen = engine.stats(id)) stats = *seen;
+  engine.forget(id);
+  if (!error.message.empty()) return std::unexpected(std::move(error));
+  if (!rest) return std::unexpected(rest.error());
+  return stats;
+}
+
+void Totals::add(const engine::RequestStats& one) {
+  ++requests;
+  stats.prompt_tokens += one.prompt_tokens;
+  stats.generated_tokens += one.generated_tokens;
+  stats.prefill_seconds += one.prefill_seconds;
+  stats.decode_seconds += one.decode_seconds;
+  stats.preemptions += one.preemptions;
+}
+
+std::string closing_line(const engine::Engine& engine, const Totals& totals, double wall_seconds) {
+  const engine::OpenedModel& opened = engine.model();
+  const engine::RequestStats& stats = totals.stats;
+  std::string line = fmt::format("load {}", human_seconds(opened.report.seconds));
+  const std::string rate = gigabytes_per_second(static_cast<double>(opened.report.source_bytes), opened.report.seconds);
+  if (!rate.empty()) line += fmt::format(" ({})", rate);
+  line += fmt::format(", peak memory {}", human_bytes(peak_resident_bytes()));
+  if (wall_seconds > 0) {
+    return line + fmt::format(", {} requests in {}: {} prompt tokens ({} tokens/s), {} answer tokens ({} tokens/s)", totals.requests, human_seconds(wall_seconds), stats.prompt_tokens,
+                              human_rate(static_cast<double>(stats.prompt_tokens) / wall_seconds), stats.generated_tokens, human_rate(static_cast<double>(stats.generated_tokens) / wall_seconds));
+  }
+  line += fmt::format(", prompt {} tokens", stats.prompt_tokens);
+  if (stats.prefill_seconds > 0) line += fmt::format(" ({} tokens/s)", human_rate(static_cast<double>(stats.prompt_tokens) / stats.prefill_seconds));
+  line += fmt::format(", answer {} tokens", stats.generated_tokens);
+  const auto steps = static_cast<double>(stats.generated_tokens - 1);  // the first token comes with the prompt
+  if (steps < 1 || stats.decode_seconds <= 0) return line;
+  const double per_second = steps / stats.decode_seconds;
+  const double context = static_cast<double>(stats.prompt_tokens) + steps / 2;
+  const engine::EngineLimits& limits = engine.limits();
+  const double kv_token_bytes = static_cast<double>(limits.kv_bytes) / static_cast<double>(limits.kv_blocks * limits.block_size);
+  const double bytes = static_cast<double>(decode_bytes(opened, 1)) + context * kv_token_bytes;
+  const double bandwidth = read_bandwidth(opened, std::int64_t{256} << 20, 3);
+  line += fmt::format(" ({} tokens/s", human_rate(per_second));
+  if (bandwidth > 0) line += fmt::format(", {:.0f} % of read bandwidth", 100 * per_second * bytes / bandwidth);
+  return line + ")";
+}
+
+}  // namespace inflight::cli

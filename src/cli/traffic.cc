@@ -1,0 +1,41 @@
+#include "cli/traffic.h"
+
+#include <algorithm>
+
+namespace inflight::cli {
+
+std::int64_t decode_bytes(const engine::OpenedModel& opened, std::int64_t batch) {
+  std::int64_t bytes = 0;
+  const quant::Matrix* lookup = nullptr;  // the head serves as the table when it is tied
+  for (std::size_t i = 0; i < opened.table.rows.size(); ++i) {
+    const params::Role role = opened.table.rows[i].role;
+    if (role == params::Role::kVector) continue;
+    const quant::Matrix& matrix = opened.store.matrix(i);
+    if (role != params::Role::kEmbedding) bytes += matrix.bytes();
+    if (role == params::Role::kEmbedding || (role == params::Role::kHead && !lookup)) lookup = &matrix;
+  }
+  if (lookup) bytes += batch * lookup->bytes() / std::max<std::int64_t>(1, lookup->panels() * kernels::kPanelRows);
+  return bytes;
+}
+
+std::vector<Work> prefill_work(const engine::OpenedModel& opened, std::int64_t tokens) {
+  std::vector<Work> work;
+  const auto add = [&](quant::Arithmetic arithmetic, double operations) {
+    const auto found = std::ranges::find(work, arithmetic, &Work::arithmetic);
+    if (found == work.end()) work.push_back({arithmetic, operations});
+    else found->operations += operations;
+  };
+  const auto count = static_cast<double>(tokens);
+  for (std::size_t i = 0; i < opened.table.rows.size(); ++i) {
+    const params::Role role = opened.table.rows[i].role;
+    if (role != params::Role::kLinear && role != params::Role::kHead) continue;
+    const quant::Matrix& matrix = opened.store.matrix(i);
+    const double rows = role == params::Role::kHead ? 1 : count;
+    add(opened.runtime->compute.prefill(*matrix.format), 2 * rows * static_cast<double>(matrix.inputs) * static_cast<double>(matrix.outputs));
+  }
+  const models::ModelInfo& info = opened.model->info();
+  add(quant::Arithmetic::kFp32, 4.0 * static_cast<double>(info.layers * info.heads * info.head_dim) * count * (count + 1) / 2);
+  return work;
+}
+
+}  // namespace inflight::cli

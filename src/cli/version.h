@@ -1,0 +1,9 @@
+// What `inflight --version` prints.
+#pragma once
+#include <string>
+
+namespace inflight::cli {
+
+std::string version_text();
+
+}  // namespace inflight::cli
