@@ -146,19 +146,15 @@ void float_tokens(FloatTile<X> tile, std::int64_t tokens) {
     tile.y += 4 * tile.ldy;
     tokens -= 4;
   }
-  if (tokens >= 2) {
-    float_tile<Block, X, 2, kPanels>(tile);
-    tile.x += 2 * tile.ldx;
-    tile.y += 2 * tile.ldy;
-    tokens -= 2;
-  }
+  if (tokens == 3) float_tile<Block, X, 3, kPanels>(tile);
+  if (tokens == 2) float_tile<Block, X, 2, kPanels>(tile);
   if (tokens == 1) float_tile<Block, X, 1, kPanels>(tile);
 }
 
 template <class Block, class X>
 void gemm_float(const Weight& w, const X* x, std::int64_t ldx, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy) {
   constexpr int kDepth = Block::kDepth;
-  constexpr int kPanels = kDepth == 8 ? 1 : kFloatPanels;
+  constexpr int kPanels = kDepth >= 4 ? 1 : kFloatPanels;
   const bool channel = Block::kScaled && w.group == 0;
   const std::size_t panel_bytes = static_cast<std::size_t>((w.inputs + kDepth - 1) / kDepth) * 64;
   const std::size_t scale_bytes = static_cast<std::size_t>(w.scales_fp16 ? 2 : 4) * 16;

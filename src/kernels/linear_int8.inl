@@ -167,7 +167,23 @@ void dot_tokens(const DotTile& tile, std::int64_t tokens) {
 
 // Ahead of the block in work when memory is one stream: what the hardware does not fetch by itself.
 constexpr std::size_t kPrefetchBytes = 2048;
-constexpr std::int64_t kPairTokens = 2;  // from here on two panels at once pay
+// From here on two panels at once pay.
+constexpr std::int64_t kPairTokens = 2;
+// Above this, the panels in work and the next ones do not fit L2 together: many tokens then leave the next ones to the hardware.
+constexpr std::size_t kPairBytes = 256 << 10;
+
+// A tile starting at token t, `rows` tokens of it, times `width` panels.
+template <int kBits>
+void dot_panels(DotTile tile, const Weight& w, const Activations& layout, const char* base, std::int64_t t, std::int64_t rows, std::int64_t panel, std::int64_t width, float* y) {
+  tile.weights = static_cast<const std::uint8_t*>(w.codes) + panel * tile.panel_bytes;
+  tile.scales = static_cast<const char*>(w.scales) + panel * tile.panel_scale_bytes;
+  tile.codes = reinterpret_cast<const std::int8_t*>(base + t * layout.token_codes);
+  tile.sums = reinterpret_cast<const std::int32_t*>(base + layout.sums_at) + t * layout.token_sums;
+  tile.token_scales = reinterpret_cast<const float*>(base + layout.scales_at) + t;
+  tile.y = y + t * tile.ldy + panel * 16;
+  if (width == kTilePanels) dot_tokens<kBits, kTilePanels>(tile, rows);
+  else dot_tokens<kBits, 1>(tile, rows);
+}
 
 template <int kBits>
 void gemm_int8(const Weight& w, const void* activations, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy) {
@@ -186,20 +202,14 @@ void gemm_int8(const Weight& w, const void* activations, std::int64_t tokens, st
   while (panel < panel_end) {
     // One token passes panel after panel, one stream of memory. More tokens work on panels that stay in L2 and fetch the next ones meanwhile.
     const std::int64_t width = tokens >= kPairTokens && panel_end - panel >= kTilePanels ? kTilePanels : 1;
-    tile.weights = static_cast<const std::uint8_t*>(w.codes) + panel * tile.panel_bytes;
-    tile.scales = static_cast<const char*>(w.scales) + panel * tile.panel_scale_bytes;
+    const bool fetch = tokens <= 64 || width * tile.panel_bytes <= kPairBytes;
     for (std::int64_t t = 0; t < tokens; t += kTileTokens) {
       const std::int64_t rows = tokens - t < kTileTokens ? tokens - t : std::int64_t{kTileTokens};
-      tile.codes = reinterpret_cast<const std::int8_t*>(base + t * layout.token_codes);
-      tile.sums = reinterpret_cast<const std::int32_t*>(base + layout.sums_at) + t * layout.token_sums;
-      tile.token_scales = reinterpret_cast<const float*>(base + layout.scales_at) + t;
-      tile.y = y + t * ldy + panel * 16;
       const std::int64_t ahead = t / kTileTokens;  // this tile fetches the panel that is `ahead` behind these
       if (tokens <= kTileTokens && width == 1) tile.prefetch[0] = kPrefetchBytes;
-      else tile.prefetch[0] = ahead < width ? static_cast<std::size_t>(width + ahead) * tile.panel_bytes : 0;
+      else tile.prefetch[0] = fetch && ahead < width ? static_cast<std::size_t>(width + ahead) * tile.panel_bytes : 0;
       tile.prefetch[1] = tile.prefetch[0] + (tokens <= kTileTokens ? tile.panel_bytes : 0);
-      if (width == kTilePanels) dot_tokens<kBits, kTilePanels>(tile, rows);
-      else dot_tokens<kBits, 1>(tile, rows);
+      dot_panels<kBits>(tile, w, layout, base, t, rows, panel, width, y);
     }
     panel += width;
   }
