@@ -168,7 +168,8 @@ TEST(ReadHeader, agrees_with_parse_header_on_short_and_broken_files) {
     const InputFile file = *InputFile::open(path);
     const auto from_file = read_header(file), from_bytes = parse_header(bytes, static_cast<std::int64_t>(bytes.size()), path);
     ASSERT_EQ(from_file.has_value(), from_bytes.has_value());
-    if (!from_file) EXPECT_EQ(from_file.error().message, from_bytes.error().message);
+    if (from_file) continue;
+    EXPECT_EQ(from_file.error().message, from_bytes.error().message);
   }
 }
 
