@@ -9,6 +9,8 @@
 #include <cstring>
 #include <vector>
 
+#include "engine/memory_limit.h"
+
 namespace inflight::cli {
 namespace {
 
@@ -77,11 +79,13 @@ double ReadProbe::sample(const kernels::Kernels& kernels, ThreadPool& pool, int 
   return static_cast<double>(bytes()) * passes / since(start);
 }
 
-double read_bandwidth(const engine::OpenedModel& opened, std::int64_t bytes, int passes) {
-  const Result<ReadProbe> probe = ReadProbe::create(*opened.pool, bytes);
+double read_bandwidth(const engine::OpenedModel& opened) {
+  const Result<engine::MemoryLimit> available = engine::available_memory();
+  if (!available || available->bytes < (std::int64_t{1} << 30)) return 0;
+  const Result<ReadProbe> probe = ReadProbe::create(*opened.pool, std::int64_t{256} << 20);
   if (!probe) return 0;
   double best = 0;
-  for (int i = 0; i < passes; ++i) best = std::max(best, probe->sample(*opened.runtime->kernels, *opened.pool, 1));
+  for (int pass = 0; pass < 3; ++pass) best = std::max(best, probe->sample(*opened.runtime->kernels, *opened.pool, 1));
   return best;
 }
 

@@ -40,8 +40,8 @@ class ReadProbe {
   Buffer memory_;
 };
 
-// Best of `passes` reads of `bytes` bytes, in bytes per second; 0 when there is no memory for it. For the closing line.
-double read_bandwidth(const engine::OpenedModel& opened, std::int64_t bytes, int passes);
+// Best of three reads of 256 MiB, in bytes per second, within about a tenth of a second; 0 when there is less than 1 GiB of free memory.
+double read_bandwidth(const engine::OpenedModel& opened);
 
 // Operations per second of register-resident dot products on all threads, over about `seconds`.
 using PeakKernel = double (*)(std::int64_t iterations);

@@ -52,6 +52,14 @@ std::string leftover(const CLI::App& app) {
   return words.empty() ? "" : fmt::format("unexpected argument \"{}\"", words[0]);
 }
 
+// "Could not convert: --top-k = abc" as "--top-k: \"abc\" is not a number that it can take"; other messages as they are.
+std::string in_our_words(std::string_view message) {
+  static constexpr std::string_view kConvert = "Could not convert: ";
+  const std::size_t equals = message.find(" = ");
+  if (!message.starts_with(kConvert) || equals == std::string_view::npos) return std::string(message);
+  return fmt::format("{}: \"{}\" is not a number that it can take", message.substr(kConvert.size(), equals - kConvert.size()), message.substr(equals + 3));
+}
+
 int run_command(const Command& command, int argc, const char* const* argv) {
   CLI::App app(std::string(command.summary), fmt::format("inflight {}", command.name));
   app.get_formatter()->column_width(34);
@@ -63,7 +71,7 @@ int run_command(const Command& command, int argc, const char* const* argv) {
     return output_failed() ? kFailed : kDone;
   } catch (const CLI::ParseError& error) {
     const std::string words = leftover(app);
-    return usage_error(command.name, words.empty() ? error.what() : words);
+    return usage_error(command.name, words.empty() ? in_our_words(error.what()) : words);
   }
   const Result<int> outcome = action();
   if (!outcome) return report(outcome.error());

@@ -26,6 +26,11 @@ Result<TextModel> open_text_model(const ModelArguments& arguments, const api::Pr
   std::unique_ptr<engine::OpenedModel> opened = TRY(open_with_progress(arguments));
   TextModel model;
   model.stops = api::stop_set(opened->config_stop_ids, encoder.tokenizer(), encoder.chat());
+  std::erase_if(model.stops, [&](const api::StopId& stop) {
+    const bool never = stop.id >= opened->model->info().vocabulary;
+    if (never) note("note: stop token {} is past the model's vocabulary of {} and cannot occur", stop.id, opened->model->info().vocabulary);
+    return never;
+  });
   model.defaults = TRY(api::sampling_defaults(ignore_generation_config ? nullptr : opened->generation_config.get()));
   for (const std::string& line : model.defaults.notes) note("note: {}", line);
   model.engine = TRY(engine::Engine::create(std::move(opened), arguments.engine));
@@ -103,7 +108,7 @@ std::string closing_line(const engine::Engine& engine, const Totals& totals, dou
   const engine::EngineLimits& limits = engine.limits();
   const double kv_token_bytes = static_cast<double>(limits.kv_bytes) / static_cast<double>(limits.kv_blocks * limits.block_size);
   const double bytes = static_cast<double>(decode_bytes(opened, 1)) + context * kv_token_bytes;
-  const double bandwidth = read_bandwidth(opened, std::int64_t{256} << 20, 3);
+  const double bandwidth = read_bandwidth(opened);
   line += fmt::format(" ({} tokens/s", human_rate(per_second));
   if (bandwidth > 0) line += fmt::format(", {:.0f} % of read bandwidth", 100 * per_second * bytes / bandwidth);
   return line + ")";

@@ -5,6 +5,7 @@
 
 #include "base/thread_pool.h"
 #include "kernels/dispatch.h"
+#include "text/library.h"
 
 namespace inflight::cli {
 
@@ -15,8 +16,8 @@ std::string version_text() {
   const std::string compiler = fmt::format("gcc {}.{}.{}", __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__);
 #endif
   const Result<const kernels::Kernels*> chosen = kernels::choose();
-  std::string text = fmt::format("inflight {}\ncompiler: {}\ninstruction set: {} (available: {})\nthreads: {}\n", INFLIGHT_VERSION, compiler,
-                                 chosen ? (*chosen)->isa : "none: " + chosen.error().message, fmt::join(kernels::available(), " "), usable_threads());
+  std::string text = fmt::format("inflight {}\ncompiler: {}\ninstruction set: {} (available: {})\nthreads: {}\ntext library: {}\n", INFLIGHT_VERSION, compiler,
+                                 chosen ? (*chosen)->isa : "none: " + chosen.error().message, fmt::join(kernels::available(), " "), usable_threads(), text::library_versions());
   return text;
 }
 
