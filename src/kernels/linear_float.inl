@@ -7,6 +7,9 @@ struct Bf16Block { static constexpr int kDepth = 2; static constexpr bool kScale
 struct U8Block { static constexpr int kDepth = 4; static constexpr bool kScaled = true; };
 struct U4Block { static constexpr int kDepth = 8; static constexpr bool kScaled = true; };
 
+// Not Weight::groups(): an inline function of a shared header would be compiled here with this ISA's flags, for everyone.
+LANES_INLINE std::int64_t groups_of(const Weight& w) { return w.group == 0 ? 1 : (w.inputs + w.group - 1) / w.group; }
+
 // One thread's share of a product, cut into tiles.
 template <class X>
 struct FloatTile {
@@ -21,6 +24,7 @@ struct FloatTile {
   bool scales_fp16;
   bool first, last;            // block of K
   bool channel;                // one scale, applied after the last block
+  std::size_t prefetch;        // bytes ahead of the 64-byte block in work
   float* y;
   std::int64_t ldy;
 };
@@ -88,6 +92,7 @@ template <class Block, class X, int kTokens, int kPanels>
       for (int p = 0; p < kPanels; ++p) sums[t][p] = grouped ? zeros() : acc[t][p];
     const std::int64_t now = left < tile.group ? left : tile.group;
     for (std::int64_t k = 0; k + kDepth <= now; k += kDepth) {
+      for (int p = 0; p < kPanels; ++p) prefetch(weights + p * tile.panel_bytes + tile.prefetch);
       float_block<Block>(tile, weights, x, sums);
       weights += 64;
       x += kDepth;
@@ -136,6 +141,7 @@ template <class Block, class X, int kPanels>
 void float_tokens(FloatTile<X> tile, std::int64_t tokens) {
   while (tokens >= kFloatTokens) {
     float_tile<Block, X, kFloatTokens, kPanels>(tile);
+    tile.prefetch = 0;  // fetched once
     tile.x += kFloatTokens * tile.ldx;
     tile.y += kFloatTokens * tile.ldy;
     tokens -= kFloatTokens;
@@ -151,6 +157,9 @@ void float_tokens(FloatTile<X> tile, std::int64_t tokens) {
   if (tokens == 1) float_tile<Block, X, 1, kPanels>(tile);
 }
 
+constexpr std::size_t kFarPrefetchBytes = 128 << 10;
+constexpr std::size_t kNearPrefetchBytes = 2048;
+
 template <class Block, class X>
 void gemm_float(const Weight& w, const X* x, std::int64_t ldx, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy) {
   constexpr int kDepth = Block::kDepth;
@@ -158,7 +167,7 @@ void gemm_float(const Weight& w, const X* x, std::int64_t ldx, std::int64_t toke
   const bool channel = Block::kScaled && w.group == 0;
   const std::size_t panel_bytes = static_cast<std::size_t>((w.inputs + kDepth - 1) / kDepth) * 64;
   const std::size_t scale_bytes = static_cast<std::size_t>(w.scales_fp16 ? 2 : 4) * 16;
-  const std::size_t panel_scale_bytes = static_cast<std::size_t>(w.groups()) * scale_bytes;
+  const std::size_t panel_scale_bytes = static_cast<std::size_t>(groups_of(w)) * scale_bytes;
   // A block of K keeps two panels' block in L1 while all tokens pass; few tokens take K whole. Whole groups, whole 64-byte blocks.
   std::int64_t step = w.inputs;
   if (tokens > kFloatTokens) {
@@ -185,6 +194,9 @@ void gemm_float(const Weight& w, const X* x, std::int64_t ldx, std::int64_t toke
       tile.first = k == 0;
       tile.last = k + step >= w.inputs;
       tile.y = y + panel * 16;
+      // All tokens in one tile: the panels behind these, or a little ahead where panels are long. Else the next block of K of these panels.
+      const std::size_t behind = static_cast<std::size_t>(width) * panel_bytes;
+      tile.prefetch = tokens > kFloatTokens ? static_cast<std::size_t>(step / kDepth) * 64 : behind <= kFarPrefetchBytes ? behind : kNearPrefetchBytes;
       if (tokens == 1 && width == kAlonePanels) float_tile<Block, X, 1, kAlonePanels>(tile);
       else if (width == kPanels) float_tokens<Block, X, kPanels>(tile, tokens);
       else float_tokens<Block, X, 1>(tile, tokens);

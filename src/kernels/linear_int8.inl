@@ -195,7 +195,7 @@ void gemm_int8(const Weight& w, const void* activations, std::int64_t tokens, st
   tile.inputs = w.inputs;
   tile.group = w.group == 0 ? w.inputs : w.group;
   tile.channel = w.group == 0;
-  tile.panel_scale_bytes = static_cast<std::size_t>(w.groups()) * (w.scales_fp16 ? 32 : 64);
+  tile.panel_scale_bytes = static_cast<std::size_t>(groups_of(w)) * (w.scales_fp16 ? 32 : 64);
   tile.scales_fp16 = w.scales_fp16;
   tile.ldy = ldy;
   std::int64_t panel = panel_begin;
