@@ -66,12 +66,15 @@ class Cache {
     args.begin = begin;
     args.end = end;
     args.scale = scale;
+    args.cold = cold;
     args.out = out.data();
     args.scratch = scratch.data();
     (shape_.bf16 ? kernels_.attend_bf16 : kernels_.attend_f32)(args);
     EXPECT_EQ(std::memcmp(scratch.data() + floats, untouched.data() + floats, 16 * sizeof(float)), 0) << "wrote past the scratch";
     return out;
   }
+
+  bool cold = true;
 
  private:
   const VectorKernels& kernels_;
@@ -217,14 +220,15 @@ TEST_F(Attention, OneVisibleKeyGivesItsValueExactly) {
   }
 }
 
-// The cache cut into other blocks, filled no further than needed or to the end, with other garbage: the same bits.
+// The cache cut into other blocks, filled no further than needed or to the end, with other garbage, cold or not: the same bits.
 TEST_F(Attention, BitsDependOnQueryAndVisibleKeysAlone) {
   for (const bool bf16 : {false, true}) {
     for (const std::int64_t head_dim : {36, 128}) {
       const std::int64_t tokens = 203;
       const Rows keys = random_rows(tokens, head_dim, 1, 1), values = random_rows(tokens, head_dim, 1, 2), queries = random_rows(tokens, 2 * head_dim, 1, 3);
       const Shape whole{.head_dim = head_dim, .block_size = 16, .tokens = tokens, .bf16 = bf16};
-      const Cache full = filled(whole, keys, values, tokens);
+      Cache full = filled(whole, keys, values, tokens);
+      full.cold = false;
       Cache growing(*kernels_, {.head_dim = head_dim, .block_size = 64, .tokens = tokens, .bf16 = bf16}, 9);
       for (std::int64_t j = 0; j < tokens; ++j) {
         growing.write(j, keys[static_cast<std::size_t>(j)], values[static_cast<std::size_t>(j)]);

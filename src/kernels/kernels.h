@@ -106,6 +106,7 @@ struct AttendArgs {
   std::int64_t begin = 0;    // visible keys are begin <= j < end
   std::int64_t end = 0;
   float scale = 1;           // on q . k
+  bool cold = true;          // keys and values lie in memory, not in this core's caches (decode): fetch them ahead. Speed alone depends on it
   float* out = nullptr;      // [G, D]
   float* scratch = nullptr;  // attend_scratch(G, D) floats
 };
