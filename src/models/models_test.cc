@@ -1,0 +1,87 @@
+// What every registered architecture must keep, tested through its declarations alone.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "models/registry.h"
+#include "params/partition.h"
+
+namespace inflight::models {
+namespace {
+
+// A config with every field that the dense families read; all sizes differ, so that a mix-up shows.
+Json config_of(std::string_view architecture) {
+  return {{"architectures", {architecture}}, {"hidden_size", 96}, {"intermediate_size", 160}, {"num_hidden_layers", 2}, {"num_attention_heads", 8},
+          {"num_key_value_heads", 4}, {"head_dim", 16}, {"vocab_size", 320}, {"max_position_embeddings", 512}};
+}
+
+params::ParamTable declare(std::string_view architecture, bool with_biases) {
+  params::ParamTable table;
+  const Json config = config_of(architecture);
+  const auto model = build_model({&config, "config.json"}, {&table, nullptr, [&](std::string_view name) { return with_biases || !name.ends_with(".bias"); }});
+  EXPECT_TRUE(model) << model.error().message;
+  return table;
+}
+
+class EveryModel : public testing::TestWithParam<std::string_view> {};
+
+TEST_P(EveryModel, no_checkpoint_tensor_is_declared_twice) {
+  for (const bool biases : {false, true}) {
+    std::set<std::string> names;
+    const params::ParamTable table = declare(GetParam(), biases);
+    EXPECT_FALSE(table.rows.empty());
+    for (const params::ParamSpec& row : table.rows)
+      for (std::size_t p = 0; p < row.pieces.size(); ++p) EXPECT_TRUE(names.insert(row.piece_name(p)).second) << row.piece_name(p);
+  }
+}
+
+TEST_P(EveryModel, ranks_together_hold_every_element_and_each_local_row_is_filled_once) {
+  for (const bool biases : {false, true})
+    for (const int ranks : {1, 2, 4}) {
+      const params::ParamTable table = declare(GetParam(), biases);
+      for (const params::ParamSpec& row : table.rows) {
+        std::map<std::pair<std::size_t, std::int64_t>, std::int64_t> columns_seen;  // (piece, row) -> columns over all ranks
+        for (int rank = 0; rank < ranks; ++rank) {
+          const params::Topology topology{rank, ranks};
+          std::set<std::int64_t> local;
+          for (std::size_t p = 0; p < row.pieces.size(); ++p) {
+            const params::Slice slice = params::slice_of(row, p, topology).value();
+            for (std::int64_t r = slice.row_begin; r < slice.row_end; ++r) {
+              columns_seen[{p, r}] += slice.col_end - slice.col_begin;
+              EXPECT_TRUE(local.insert(slice.local_row + r - slice.row_begin).second) << row.full_name();
+            }
+          }
+          EXPECT_EQ(static_cast<std::int64_t>(local.size()), params::local_outputs(row, topology).value()) << row.full_name();
+          EXPECT_EQ(*local.rbegin(), static_cast<std::int64_t>(local.size()) - 1) << row.full_name();
+        }
+        for (std::size_t p = 0; p < row.pieces.size(); ++p)
+          for (std::int64_t r = 0; r < row.pieces[p].rows; ++r)
+            EXPECT_EQ((columns_seen[{p, r}]), row.inputs * (row.split == params::Split::kReplicate ? ranks : 1)) << row.full_name() << " piece " << p << " row " << r;
+      }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Registry, EveryModel, testing::ValuesIn(known_architectures()), [](const auto& info) { return std::string(info.param); });
+
+TEST(Windows, follow_the_reference_rule) {
+  // A window is off unless use_sliding_window; then layers from max_window_layers on, or those that layer_types names.
+  // What the windows do to logits is held by tests/tiny/tiny-qwen2-sliding.
+  Json config = config_of("Qwen2ForCausalLM");
+  config["sliding_window"] = 64;
+  params::ParamTable table;
+  const auto build = [&] { return build_model({&config, "config.json"}, {&table, nullptr, [](std::string_view) { return true; }}); };
+  EXPECT_TRUE(build());
+  config["use_sliding_window"] = true;
+  config["layer_types"] = {"full_attention"};
+  EXPECT_THAT(build().error().message, testing::HasSubstr("must list 2 layers"));
+  config["layer_types"] = {"full_attention", "chunked_attention"};
+  EXPECT_THAT(build().error().message, testing::HasSubstr("chunked_attention"));
+  config["sliding_window"] = 0;
+  EXPECT_THAT(build().error().message, testing::HasSubstr("sliding_window 0"));
+}
+
+}  // namespace
+}  // namespace inflight::models
