@@ -22,19 +22,21 @@ Result<void> check_against_index(const WeightIndex& index, const std::vector<Inp
     const auto at = std::ranges::lower_bound(index.tensors, tensor.info.name, {}, [](const auto& entry) -> const std::string& { return entry.first; });
     const std::string& path = shards[static_cast<std::size_t>(tensor.shard)].path();
     if (at == index.tensors.end() || at->first != tensor.info.name)
-      return fail(Code::kCorrupt, "{}: holds tensor {}, which {} does not list; do index and shards belong to the same checkpoint?", path, show(tensor.info.name), kIndexName);
+      return fail(Code::kCorrupt, "{}: holds tensor {}, which {} does not list; do index and shards belong to the same checkpoint?", path,
+                  show(tensor.info.name), kIndexName);
     if (at->second != tensor.shard) {
-      return fail(Code::kCorrupt, "{}: holds tensor {}, but {} says it is in {}: a duplicate, or an index of another checkpoint", path, show(tensor.info.name), kIndexName,
-                  show(index.files[static_cast<std::size_t>(at->second)]));
+      return fail(Code::kCorrupt, "{}: holds tensor {}, but {} says it is in {}: a duplicate, or an index of another checkpoint", path, show(tensor.info.name),
+                  kIndexName, show(index.files[static_cast<std::size_t>(at->second)]));
     }
     found[static_cast<std::size_t>(at - index.tensors.begin())] = 1;
   }
   std::vector<std::string> missing;
   for (std::size_t i = 0; i < found.size(); ++i)
-    if (!found[i]) missing.push_back(fmt::format("{} ({})", show(index.tensors[i].first), show(index.files[static_cast<std::size_t>(index.tensors[i].second)])));
+    if (!found[i])
+      missing.push_back(fmt::format("{} ({})", show(index.tensors[i].first), show(index.files[static_cast<std::size_t>(index.tensors[i].second)])));
   if (missing.empty()) return {};
-  return fail(Code::kCorrupt, "{} of the {} tensors that {} lists are not in the files it names: {}; incomplete download, or shards of another checkpoint?", missing.size(),
-              index.tensors.size(), kIndexName, name_list(missing, kNamesShown));
+  return fail(Code::kCorrupt, "{} of the {} tensors that {} lists are not in the files it names: {}; incomplete download, or shards of another checkpoint?",
+              missing.size(), index.tensors.size(), kIndexName, name_list(missing, kNamesShown));
 }
 
 }  // namespace
@@ -86,8 +88,8 @@ Result<void> Checkpoint::verify_unchanged(int shard) const {
   struct stat status;
   if (::fstat(file.descriptor(), &status) != 0) return fail(Code::kInternal, "cannot inspect \"{}\": {}", file.path(), std::strerror(errno));
   if (status.st_size == file.size()) return {};
-  return fail(Code::kCorrupt, "\"{}\" was {} bytes long when its header was checked and is {} now; was it replaced or truncated while it was read?", file.path(), file.size(),
-              static_cast<std::int64_t>(status.st_size));
+  return fail(Code::kCorrupt, "\"{}\" was {} bytes long when its header was checked and is {} now; was it replaced or truncated while it was read?",
+              file.path(), file.size(), static_cast<std::int64_t>(status.st_size));
 }
 
 }  // namespace inflight::checkpoint

@@ -27,7 +27,8 @@ class Checkpoint {
   // Reads config.json, model.safetensors.index.json (or, without one, the single model.safetensors) and every header; no tensor data.
   // Other .safetensors files beside them are not looked at. On success every shard exists, has the size its header says, and every tensor
   // exists exactly once, in the shard that the index names.
-  // kNotFound: folder, config.json, weights or shards missing. kUnsupported: only weights in other forms (.bin, .gguf, ...). kCorrupt: files contradict each other.
+  // kNotFound: folder, config.json, weights or shards missing. kUnsupported: only weights in other forms (.bin, .gguf, ...). kCorrupt: files contradict each
+  // other.
   static Result<Checkpoint> open(const std::string& folder);
 
   const std::string& folder() const { return folder_; }

@@ -30,7 +30,9 @@ struct TwoShards : TestFolder {
     write("model-00002-of-00002.safetensors", pack_floats({"c"}));
     index(R"("a":"model-00001-of-00002.safetensors","b":"model-00001-of-00002.safetensors","c":"model-00002-of-00002.safetensors")");
   }
-  void index(std::string_view map) const { write("model.safetensors.index.json", fmt::format(R"({{"metadata":{{"total_size":12}},"weight_map":{{{}}}}})", map)); }
+  void index(std::string_view map) const {
+    write("model.safetensors.index.json", fmt::format(R"({{"metadata":{{"total_size":12}},"weight_map":{{{}}}}})", map));
+  }
 };
 
 TEST(Checkpoint, opens_a_single_file) {
@@ -71,7 +73,7 @@ TEST(Checkpoint, opens_shards_in_name_order_and_tensors_in_offset_order) {
 
 TEST(Checkpoint, stray_files_beside_the_shards_are_not_read) {
   const TwoShards folder;
-  folder.write("model-00003-of-00003.safetensors", pack_floats({"a"}));   // would be a duplicate
+  folder.write("model-00003-of-00003.safetensors", pack_floats({"a"}));  // would be a duplicate
   folder.write("consolidated.safetensors", "not a safetensors file");
   folder.write("model.safetensors", "the index wins");
   folder.write("pytorch_model.bin", "PK");
@@ -88,7 +90,8 @@ TEST(Checkpoint, missing_shards_are_all_listed_before_anything_is_read) {
   const TwoShards folder;
   folder.index(R"("a":"model-00001-of-00002.safetensors","b":"gone-1.safetensors","c":"gone-2.safetensors","d":"gone-2.safetensors")");
   folder.write("model-00001-of-00002.safetensors", "garbage that would be reported first if it were read");
-  EXPECT_THAT(problem(folder.path(), Code::kNotFound), AllOf(HasSubstr("2 of the 3 files"), HasSubstr("\"gone-1.safetensors\", \"gone-2.safetensors\""), HasSubstr("incomplete download?")));
+  EXPECT_THAT(problem(folder.path(), Code::kNotFound),
+              AllOf(HasSubstr("2 of the 3 files"), HasSubstr("\"gone-1.safetensors\", \"gone-2.safetensors\""), HasSubstr("incomplete download?")));
 }
 
 TEST(Checkpoint, a_shard_that_is_a_folder_a_pipe_or_a_dangling_link_is_missing) {
@@ -115,14 +118,17 @@ TEST(Checkpoint, shards_may_be_links_as_in_the_hub_cache) {
 
 TEST(Checkpoint, a_tensor_of_the_index_that_no_shard_holds) {
   const TwoShards folder;
-  folder.index(R"("a":"model-00001-of-00002.safetensors","b":"model-00001-of-00002.safetensors","c":"model-00002-of-00002.safetensors","d":"model-00002-of-00002.safetensors")");
-  EXPECT_THAT(problem(folder.path(), Code::kCorrupt), AllOf(HasSubstr("1 of the 4 tensors"), HasSubstr("\"d\" (\"model-00002-of-00002.safetensors\")"), HasSubstr("incomplete download")));
+  folder.index(
+      R"("a":"model-00001-of-00002.safetensors","b":"model-00001-of-00002.safetensors","c":"model-00002-of-00002.safetensors","d":"model-00002-of-00002.safetensors")");
+  EXPECT_THAT(problem(folder.path(), Code::kCorrupt),
+              AllOf(HasSubstr("1 of the 4 tensors"), HasSubstr("\"d\" (\"model-00002-of-00002.safetensors\")"), HasSubstr("incomplete download")));
 }
 
 TEST(Checkpoint, a_tensor_that_the_index_does_not_list) {
   const TwoShards folder;
   folder.index(R"("a":"model-00001-of-00002.safetensors","c":"model-00002-of-00002.safetensors")");
-  EXPECT_THAT(problem(folder.path(), Code::kCorrupt), AllOf(HasSubstr("holds tensor \"b\""), HasSubstr("does not list"), HasSubstr("model-00001-of-00002.safetensors")));
+  EXPECT_THAT(problem(folder.path(), Code::kCorrupt),
+              AllOf(HasSubstr("holds tensor \"b\""), HasSubstr("does not list"), HasSubstr("model-00001-of-00002.safetensors")));
 }
 
 TEST(Checkpoint, a_tensor_in_another_shard_than_the_index_says) {
@@ -178,7 +184,8 @@ TEST(Checkpoint, a_shard_that_changes_size_after_open_is_noticed) {
   const auto verdict = checkpoint->verify_unchanged(0);
   ASSERT_FALSE(verdict);
   EXPECT_EQ(verdict.error().code, Code::kCorrupt);
-  EXPECT_THAT(verdict.error().message, AllOf(HasSubstr(shard), HasSubstr(fmt::format("was {} bytes long", size)), HasSubstr(fmt::format("is {} now", size - 4))));
+  EXPECT_THAT(verdict.error().message,
+              AllOf(HasSubstr(shard), HasSubstr(fmt::format("was {} bytes long", size)), HasSubstr(fmt::format("is {} now", size - 4))));
   EXPECT_TRUE(checkpoint->verify_unchanged(1));
   const auto data = read_as_f32(*checkpoint, *checkpoint->find("a"));  // the last tensor of the cut shard
   ASSERT_FALSE(data);
@@ -210,7 +217,8 @@ TEST(Checkpoint, shards_without_their_index) {
   const TestFolder folder;
   folder.write("config.json", "{}");
   folder.write("model-00001-of-00002.safetensors", pack_floats({"x"}));
-  EXPECT_THAT(problem(folder.path(), Code::kNotFound), AllOf(HasSubstr("\"model-00001-of-00002.safetensors\""), HasSubstr("model.safetensors.index.json"), HasSubstr("incomplete download?")));
+  EXPECT_THAT(problem(folder.path(), Code::kNotFound),
+              AllOf(HasSubstr("\"model-00001-of-00002.safetensors\""), HasSubstr("model.safetensors.index.json"), HasSubstr("incomplete download?")));
 }
 
 TEST(Checkpoint, a_dangling_link_to_index_or_weights_is_an_incomplete_download) {
@@ -225,7 +233,8 @@ TEST(Checkpoint, a_dangling_link_to_index_or_weights_is_an_incomplete_download) 
 TEST(Checkpoint, broken_config) {
   const TestFolder folder;
   folder.write("model.safetensors", pack_floats({"x"}));
-  for (const std::string& text : {std::string(), std::string("{"), std::string("[]"), std::string("<html>"), std::string("{}\0{}", 5), std::string(200, '['), std::string("{\"a\":\"\xff\"}")}) {
+  for (const std::string& text : {std::string(), std::string("{"), std::string("[]"), std::string("<html>"), std::string("{}\0{}", 5), std::string(200, '['),
+                                  std::string("{\"a\":\"\xff\"}")}) {
     folder.write("config.json", text);
     EXPECT_THAT(problem(folder.path(), Code::kCorrupt), HasSubstr("config.json")) << text;
   }

@@ -39,7 +39,9 @@ void read_all(const Json& object, int depth) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto json = inflight::parse_json({reinterpret_cast<const char*>(data), size}, "fuzz");
-  if (json) read_all(*json, 0);
-  else check(!json.error().message.empty());
+  if (json)
+    read_all(*json, 0);
+  else
+    check(!json.error().message.empty());
   return 0;
 }

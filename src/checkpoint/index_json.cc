@@ -27,11 +27,14 @@ class IndexReader final : public JsonReader {
     if (depth == 0) return value.kind == JsonKind::kObject || reject("the index must be a JSON object, but is {}", json_kind_name(value.kind));
     if (!in_map_) return true;
     if (depth == 1) return value.kind == JsonKind::kObject || reject("\"weight_map\" must be an object, but is {}", json_kind_name(value.kind));
-    if (value.kind != JsonKind::kString) return reject("\"weight_map\": the file of tensor {} must be a string, but is {}", show(tensor_), json_kind_name(value.kind));
+    if (value.kind != JsonKind::kString)
+      return reject("\"weight_map\": the file of tensor {} must be a string, but is {}", show(tensor_), json_kind_name(value.kind));
     if (const std::string_view problem = file_name_problem(*value.text); !problem.empty())
-      return reject("\"weight_map\": tensor {} is said to be in {}, but {}; only files in the folder itself are read", show(tensor_), show(*value.text), problem);
+      return reject("\"weight_map\": tensor {} is said to be in {}, but {}; only files in the folder itself are read", show(tensor_), show(*value.text),
+                    problem);
     if (!value.text->ends_with(".safetensors")) {
-      return reject_as(Code::kUnsupported, fmt::format("\"weight_map\": tensor {} is said to be in {}, which is no .safetensors file; only those are read", show(tensor_), show(*value.text)));
+      return reject_as(Code::kUnsupported, fmt::format("\"weight_map\": tensor {} is said to be in {}, which is no .safetensors file; only those are read",
+                                                       show(tensor_), show(*value.text)));
     }
     entries.emplace_back(std::move(tensor_), std::move(*value.text));
     return true;
@@ -72,7 +75,8 @@ Result<WeightIndex> parse_index(std::string_view text, std::string_view where) {
   index.files.erase(std::ranges::unique(index.files).begin(), index.files.end());
   index.tensors.reserve(reader.entries.size());
   for (auto& [tensor, file] : reader.entries) {
-    if (!index.tensors.empty() && index.tensors.back().first == tensor) return fail(Code::kCorrupt, "{}: \"weight_map\" lists tensor {} twice", where, show(tensor));
+    if (!index.tensors.empty() && index.tensors.back().first == tensor)
+      return fail(Code::kCorrupt, "{}: \"weight_map\" lists tensor {} twice", where, show(tensor));
     const auto at = std::ranges::lower_bound(index.files, file);
     index.tensors.emplace_back(std::move(tensor), static_cast<int>(at - index.files.begin()));
   }

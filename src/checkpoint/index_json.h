@@ -15,7 +15,7 @@ inline constexpr std::string_view kSingleName = "model.safetensors";
 inline constexpr std::int64_t kMaxIndexBytes = 100'000'000;
 
 struct WeightIndex {
-  std::vector<std::string> files;                   // distinct, sorted: the shards
+  std::vector<std::string> files;                    // distinct, sorted: the shards
   std::vector<std::pair<std::string, int>> tensors;  // name -> position in `files`, sorted by name
 
   // Position in `files` of the shard that holds `name`; -1 when the index does not list it.

@@ -22,7 +22,9 @@ std::string problem(std::string_view text, Code code = Code::kCorrupt) {
 std::string problem_of_file(std::string_view file, Code code = Code::kCorrupt) { return problem(fmt::format(R"({{"weight_map":{{"a":"{}"}}}})", file), code); }
 
 TEST(Index, maps_tensors_to_sorted_distinct_files) {
-  const auto index = parse_index(R"({"metadata":{"total_size":1.5e300,"x":[null]},"weight_map":{"c":"m-2.safetensors","a":"m-2.safetensors","b":"m-1.safetensors"},"later":{"weight":"../x"}})", "i");
+  const auto index = parse_index(
+      R"({"metadata":{"total_size":1.5e300,"x":[null]},"weight_map":{"c":"m-2.safetensors","a":"m-2.safetensors","b":"m-1.safetensors"},"later":{"weight":"../x"}})",
+      "i");
   ASSERT_TRUE(index) << index.error().message;
   EXPECT_THAT(index->files, ElementsAre("m-1.safetensors", "m-2.safetensors"));
   EXPECT_EQ(index->shard_of("a"), 1);
@@ -34,16 +36,15 @@ TEST(Index, maps_tensors_to_sorted_distinct_files) {
 }
 
 TEST(Index, file_names_must_stay_inside_the_folder) {
-  for (const char* escape : {"../m.safetensors", "/etc/m.safetensors", "sub/m.safetensors", "..", ".", "", "a/../../m.safetensors", "..\\\\m.safetensors", "C:\\\\m.safetensors"})
+  for (const char* escape :
+       {"../m.safetensors", "/etc/m.safetensors", "sub/m.safetensors", "..", ".", "", "a/../../m.safetensors", "..\\\\m.safetensors", "C:\\\\m.safetensors"})
     EXPECT_THAT(problem_of_file(escape), AllOf(HasSubstr("tensor \"a\""), HasSubstr("only files in the folder itself are read"))) << escape;
   EXPECT_THAT(problem_of_file("m.safetensors\\u0000.safetensors"), HasSubstr("control character"));
   EXPECT_THAT(problem_of_file("m\\n.safetensors"), HasSubstr("control character"));
   EXPECT_EQ(problem_of_file("..m..safetensors"), "");  // odd, but a plain name
 }
 
-TEST(Index, files_of_other_forms_are_unsupported) {
-  EXPECT_THAT(problem_of_file("pytorch_model.bin", Code::kUnsupported), HasSubstr("no .safetensors file"));
-}
+TEST(Index, files_of_other_forms_are_unsupported) { EXPECT_THAT(problem_of_file("pytorch_model.bin", Code::kUnsupported), HasSubstr("no .safetensors file")); }
 
 TEST(Index, duplicates_are_rejected_even_when_they_agree) {
   EXPECT_THAT(problem(R"({"weight_map":{"a":"m.safetensors","a":"m.safetensors"}})"), HasSubstr("lists tensor \"a\" twice"));

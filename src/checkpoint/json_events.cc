@@ -43,13 +43,20 @@ class Adapter final : public nlohmann::json_sax<Json> {
 
 std::string_view json_kind_name(JsonKind kind) {
   switch (kind) {
-    case JsonKind::kNull: return "null";
-    case JsonKind::kBoolean: return "true or false";
-    case JsonKind::kUnsigned: return "an integer";
-    case JsonKind::kOtherNumber: return "a negative, fractional or too large number";
-    case JsonKind::kString: return "a string";
-    case JsonKind::kObject: return "an object";
-    case JsonKind::kArray: return "an array";
+    case JsonKind::kNull:
+      return "null";
+    case JsonKind::kBoolean:
+      return "true or false";
+    case JsonKind::kUnsigned:
+      return "an integer";
+    case JsonKind::kOtherNumber:
+      return "a negative, fractional or too large number";
+    case JsonKind::kString:
+      return "a string";
+    case JsonKind::kObject:
+      return "an object";
+    case JsonKind::kArray:
+      return "an array";
   }
   return "?";
 }
@@ -57,8 +64,10 @@ std::string_view json_kind_name(JsonKind kind) {
 std::string show(std::string_view text, std::size_t max) {
   std::string out = "\"";
   for (const char c : text.substr(0, max)) {
-    if (c >= 0x20 && c <= 0x7e) out += c;
-    else out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    if (c >= 0x20 && c <= 0x7e)
+      out += c;
+    else
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
   }
   if (text.size() > max) out += "...";
   return out + '"';

@@ -33,7 +33,9 @@ std::string cache_root() {
 
 // One half of a hub id: what the hub allows, which also keeps it a plain folder name.
 bool is_hub_word(std::string_view word) {
-  if (word.empty() || word.size() > 96 || word.front() == '.' || word.front() == '-' || word.find("--") != std::string_view::npos || word.find("..") != std::string_view::npos) return false;
+  if (word.empty() || word.size() > 96 || word.front() == '.' || word.front() == '-' || word.find("--") != std::string_view::npos ||
+      word.find("..") != std::string_view::npos)
+    return false;
   return std::ranges::all_of(word, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.'; });
 }
 
@@ -50,7 +52,8 @@ Result<std::string> find_snapshot(const std::string& name) {
     return fail(Code::kNotFound, "\"{}\" is neither a folder nor a model in the local Hugging Face cache ({}); get it with: hf download {}", name, root, name);
 
   const std::string reference = repository + "/refs/main";
-  if (!is_regular_file(reference)) return fail(Code::kNotFound, "\"{}\" is in the cache, but \"{}\" is missing; fetch it again with: hf download {}", name, reference, name);
+  if (!is_regular_file(reference))
+    return fail(Code::kNotFound, "\"{}\" is in the cache, but \"{}\" is missing; fetch it again with: hf download {}", name, reference, name);
   const std::string commit = trimmed(TRY(read_file(reference, 4096)));
   if (commit.empty() || !std::ranges::all_of(commit, [](char c) { return std::isalnum(static_cast<unsigned char>(c)); }))
     return fail(Code::kCorrupt, "\"{}\" does not hold a commit id; fetch the model again with: hf download {}", reference, name);
@@ -76,13 +79,16 @@ Result<std::string> resolve_model_folder(const std::string& name) {
   std::error_code error;
   if (fs::exists(name, error)) {
     const std::string parent = fs::path(name).parent_path().string();
-    if (name.ends_with(".gguf")) return fail(Code::kInvalidArgument, "\"{}\" is a GGUF file; give the folder of the original .safetensors checkpoint instead", name);
+    if (name.ends_with(".gguf"))
+      return fail(Code::kInvalidArgument, "\"{}\" is a GGUF file; give the folder of the original .safetensors checkpoint instead", name);
     if (name.ends_with(".safetensors") || name.ends_with(".json"))
-      return fail(Code::kInvalidArgument, "\"{}\" is a single file; give its folder, which holds config.json and all weights: {}", name, parent.empty() ? "." : parent);
+      return fail(Code::kInvalidArgument, "\"{}\" is a single file; give its folder, which holds config.json and all weights: {}", name,
+                  parent.empty() ? "." : parent);
     return fail(Code::kInvalidArgument, "\"{}\" is not a folder; give a checkpoint folder or a hub id such as Qwen/Qwen3-0.6B", name);
   }
   const std::size_t slash = name.find('/');
-  if (slash != std::string::npos && is_hub_word(std::string_view(name).substr(0, slash)) && is_hub_word(std::string_view(name).substr(slash + 1))) return find_snapshot(name);
+  if (slash != std::string::npos && is_hub_word(std::string_view(name).substr(0, slash)) && is_hub_word(std::string_view(name).substr(slash + 1)))
+    return find_snapshot(name);
   return fail(Code::kNotFound, "folder \"{}\" does not exist (nor is it a hub id of the form org/name)", name);
 }
 

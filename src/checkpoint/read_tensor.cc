@@ -54,24 +54,36 @@ Result<Named> open_named(const std::string& path, std::string_view name) {
 
 Result<std::vector<float>> read_as_f32(const InputFile& file, const TensorInfo& tensor) {
   switch (tensor.dtype) {
-    case DType::kF32: return read_elements<float, float>(file, tensor, [](float value) { return value; });
-    case DType::kF16: return read_elements<std::uint16_t, float>(file, tensor, fp16_to_float);
-    case DType::kBF16: return read_elements<std::uint16_t, float>(file, tensor, bf16_to_float);
-    default: return wrong_type(file, tensor, "F32, F16 or BF16");
+    case DType::kF32:
+      return read_elements<float, float>(file, tensor, [](float value) { return value; });
+    case DType::kF16:
+      return read_elements<std::uint16_t, float>(file, tensor, fp16_to_float);
+    case DType::kBF16:
+      return read_elements<std::uint16_t, float>(file, tensor, bf16_to_float);
+    default:
+      return wrong_type(file, tensor, "F32, F16 or BF16");
   }
 }
 
 Result<std::vector<std::int64_t>> read_i64(const InputFile& file, const TensorInfo& tensor) {
   switch (tensor.dtype) {
-    case DType::kI64: return read_integers<std::int64_t>(file, tensor);
-    case DType::kI32: return read_integers<std::int32_t>(file, tensor);
-    case DType::kI16: return read_integers<std::int16_t>(file, tensor);
-    case DType::kI8: return read_integers<std::int8_t>(file, tensor);
-    case DType::kU32: return read_integers<std::uint32_t>(file, tensor);
-    case DType::kU16: return read_integers<std::uint16_t>(file, tensor);
+    case DType::kI64:
+      return read_integers<std::int64_t>(file, tensor);
+    case DType::kI32:
+      return read_integers<std::int32_t>(file, tensor);
+    case DType::kI16:
+      return read_integers<std::int16_t>(file, tensor);
+    case DType::kI8:
+      return read_integers<std::int8_t>(file, tensor);
+    case DType::kU32:
+      return read_integers<std::uint32_t>(file, tensor);
+    case DType::kU16:
+      return read_integers<std::uint16_t>(file, tensor);
     case DType::kU8:
-    case DType::kBool: return read_integers<std::uint8_t>(file, tensor);
-    default: return wrong_type(file, tensor, "an integer type");
+    case DType::kBool:
+      return read_integers<std::uint8_t>(file, tensor);
+    default:
+      return wrong_type(file, tensor, "an integer type");
   }
 }
 

@@ -30,8 +30,10 @@ std::uint64_t header_length(std::string_view bytes) {
 std::string_view foreign_hint(std::string_view bytes) {
   if (bytes.starts_with("version https://git-lfs")) return "; it is a Git LFS pointer, not the data: run `git lfs pull` in the repository, or `hf download`";
   const auto text = bytes.find_first_not_of(" \t\r\n\xef\xbb\xbf");
-  if (text != std::string_view::npos && bytes[text] == '<') return "; it is a web page (HTML or XML) saved under this name, likely an error or login page: download the file again";
-  if (text != std::string_view::npos && bytes[text] == '{') return "; it is a JSON text, likely an error message saved under this name: download the file again";
+  if (text != std::string_view::npos && bytes[text] == '<')
+    return "; it is a web page (HTML or XML) saved under this name, likely an error or login page: download the file again";
+  if (text != std::string_view::npos && bytes[text] == '{')
+    return "; it is a JSON text, likely an error message saved under this name: download the file again";
   if (bytes.starts_with("GGUF")) return "; it is a GGUF file: point at a folder with the original .safetensors checkpoint instead";
   if (bytes.starts_with("PK") || bytes.starts_with("\x80\x02") || bytes.starts_with("\x80\x04"))
     return "; it is a PyTorch pickle or zip archive: use the .safetensors files of the same model";
@@ -79,14 +81,19 @@ class HeaderReader final : public JsonReader {
     }
     if (in_metadata_) return on_metadata(value, depth);
     if (depth == 1) {
-      if (value.kind != JsonKind::kObject) return reject("tensor {}: its entry must be an object, but is {}", show(entry_.info.name), json_kind_name(value.kind));
+      if (value.kind != JsonKind::kObject)
+        return reject("tensor {}: its entry must be an object, but is {}", show(entry_.info.name), json_kind_name(value.kind));
       return true;
     }
     switch (field_) {
-      case kDType: return on_dtype(value);
-      case kShape: return on_shape(value, depth);
-      case kOffsets: return on_offset(value, depth);
-      default: return true;  // fields of later writers are none of our business
+      case kDType:
+        return on_dtype(value);
+      case kShape:
+        return on_shape(value, depth);
+      case kOffsets:
+        return on_offset(value, depth);
+      default:
+        return true;  // fields of later writers are none of our business
     }
   }
 
@@ -109,7 +116,8 @@ class HeaderReader final : public JsonReader {
       if (value.kind == JsonKind::kObject || value.kind == JsonKind::kNull) return true;
       return reject("\"__metadata__\" must be an object of strings, but is {}", json_kind_name(value.kind));
     }
-    if (value.kind != JsonKind::kString) return reject("\"__metadata__\": the value of {} must be a string, but is {}", show(metadata_key_), json_kind_name(value.kind));
+    if (value.kind != JsonKind::kString)
+      return reject("\"__metadata__\": the value of {} must be a string, but is {}", show(metadata_key_), json_kind_name(value.kind));
     metadata.insert_or_assign(std::move(metadata_key_), std::move(*value.text));
     return true;
   }
@@ -118,8 +126,10 @@ class HeaderReader final : public JsonReader {
     if (value.kind != JsonKind::kString) return reject("tensor {}: \"dtype\" must be a string, but is {}", show(entry_.info.name), json_kind_name(value.kind));
     const std::optional<DType> dtype = dtype_from_name(*value.text);
     if (!dtype) {
-      return reject_as(Code::kUnsupported, fmt::format("tensor {}: element type {} is not known; known: F64 F32 F16 BF16 F8_E4M3 F8_E5M2 F8_E8M0 F4 I64 I32 I16 I8 U64 U32 U16 U8 BOOL",
-                                                       show(entry_.info.name), show(*value.text, 32)));
+      return reject_as(
+          Code::kUnsupported,
+          fmt::format("tensor {}: element type {} is not known; known: F64 F32 F16 BF16 F8_E4M3 F8_E5M2 F8_E8M0 F4 I64 I32 I16 I8 U64 U32 U16 U8 BOOL",
+                      show(entry_.info.name), show(*value.text, 32)));
     }
     entry_.info.dtype = *dtype;
     return true;
@@ -141,7 +151,8 @@ class HeaderReader final : public JsonReader {
       return true;
     }
     if (depth != 3 || value.kind != JsonKind::kUnsigned)
-      return reject("tensor {}: \"data_offsets\" must be an array of 2 unsigned integers, but {} is {}", show(entry_.info.name), depth == 2 ? "it" : "an element", json_kind_name(value.kind));
+      return reject("tensor {}: \"data_offsets\" must be an array of 2 unsigned integers, but {} is {}", show(entry_.info.name),
+                    depth == 2 ? "it" : "an element", json_kind_name(value.kind));
     if (offsets_ == 0) entry_.begin = value.number;
     if (offsets_ == 1) entry_.end = value.number;
     ++offsets_;
@@ -158,8 +169,8 @@ class HeaderReader final : public JsonReader {
 };
 
 std::unexpected<Error> bad_entry(std::string_view where, const Entry& entry, std::string_view problem) {
-  return fail(Code::kCorrupt, "{}: tensor {}, {} [{}], data_offsets [{}, {}]: {}", where, show(entry.info.name), dtype_name(entry.info.dtype), fmt::join(entry.info.shape, ", "),
-              entry.begin, entry.end, problem);
+  return fail(Code::kCorrupt, "{}: tensor {}, {} [{}], data_offsets [{}, {}]: {}", where, show(entry.info.name), dtype_name(entry.info.dtype),
+              fmt::join(entry.info.shape, ", "), entry.begin, entry.end, problem);
 }
 
 // One entry against the data's size: range inside it, and as long as shape x dtype says.
@@ -172,7 +183,8 @@ Result<void> check_entry(const Entry& entry, std::uint64_t data_bytes, std::stri
   if (bits) bits = multiply(*bits, static_cast<std::uint64_t>(dtype_bits(entry.info.dtype)));
   if (!bits) return bad_entry(where, entry, "the size of the shape overflows 64 bits");
   if (*bits % 8 != 0) return bad_entry(where, entry, "the shape does not end on a whole byte");
-  if (*bits / 8 != entry.end - entry.begin) return bad_entry(where, entry, fmt::format("the shape takes {} bytes, but the offsets span {}", *bits / 8, entry.end - entry.begin));
+  if (*bits / 8 != entry.end - entry.begin)
+    return bad_entry(where, entry, fmt::format("the shape takes {} bytes, but the offsets span {}", *bits / 8, entry.end - entry.begin));
   return {};
 }
 
@@ -191,13 +203,14 @@ Result<void> check_coverage(const std::vector<Entry>& entries, std::uint64_t dat
   std::uint64_t covered = 0;
   for (const Entry& entry : entries) {
     if (entry.begin != covered) {
-      return fail(Code::kCorrupt, "{}: tensor {} begins at data offset {}, but the one before it ends at {}: {}", where, show(entry.info.name), entry.begin, covered,
-                  entry.begin < covered ? "tensors overlap" : "bytes between them belong to no tensor");
+      return fail(Code::kCorrupt, "{}: tensor {} begins at data offset {}, but the one before it ends at {}: {}", where, show(entry.info.name), entry.begin,
+                  covered, entry.begin < covered ? "tensors overlap" : "bytes between them belong to no tensor");
     }
     covered = entry.end;
   }
   if (covered != data_bytes) {
-    return fail(Code::kCorrupt, "{}: {} bytes follow the last tensor (the header accounts for {} bytes of data, the file holds {})", where, data_bytes - covered, covered, data_bytes);
+    return fail(Code::kCorrupt, "{}: {} bytes follow the last tensor (the header accounts for {} bytes of data, the file holds {})", where,
+                data_bytes - covered, covered, data_bytes);
   }
   return {};
 }
@@ -211,9 +224,11 @@ std::int64_t TensorInfo::elements() const {
 }
 
 Result<SafetensorsHeader> parse_header(std::string_view bytes, std::int64_t file_size, std::string_view where) {
-  if (file_size < 0 || bytes.size() > static_cast<std::uint64_t>(file_size)) return fail(Code::kInternal, "{}: {} bytes given of a file of {}", where, bytes.size(), file_size);
+  if (file_size < 0 || bytes.size() > static_cast<std::uint64_t>(file_size))
+    return fail(Code::kInternal, "{}: {} bytes given of a file of {}", where, bytes.size(), file_size);
   if (file_size < kLengthBytes)
-    return fail(Code::kCorrupt, "{}: not a safetensors file: {} bytes long, but the header length alone takes {}; incomplete download?{}", where, file_size, kLengthBytes, foreign_hint(bytes));
+    return fail(Code::kCorrupt, "{}: not a safetensors file: {} bytes long, but the header length alone takes {}; incomplete download?{}", where, file_size,
+                kLengthBytes, foreign_hint(bytes));
   if (bytes.size() < kLengthBytes) return fail(Code::kInternal, "{}: {} bytes given of a file of {}", where, bytes.size(), file_size);
 
   const std::uint64_t length = header_length(bytes);
@@ -223,10 +238,12 @@ Result<SafetensorsHeader> parse_header(std::string_view bytes, std::int64_t file
     return fail(Code::kCorrupt, "{}: not a safetensors file: header length {} is above the limit of {}{}", where, length, kMaxHeaderBytes, foreign_hint(bytes));
   if (length > static_cast<std::uint64_t>(remaining))
     return fail(Code::kCorrupt, "{}: header length is {}, but only {} bytes follow it; incomplete download?{}", where, length, remaining, foreign_hint(bytes));
-  if (length > bytes.size() - kLengthBytes) return fail(Code::kInternal, "{}: header of {} bytes, but {} bytes given", where, length, bytes.size() - kLengthBytes);
+  if (length > bytes.size() - kLengthBytes)
+    return fail(Code::kInternal, "{}: header of {} bytes, but {} bytes given", where, length, bytes.size() - kLengthBytes);
 
   HeaderReader reader;
-  if (auto read = read_json_events(bytes.substr(kLengthBytes, length), reader, kMaxDepth); !read) return fail_at(fmt::format("{}: safetensors header", where), read.error());
+  if (auto read = read_json_events(bytes.substr(kLengthBytes, length), reader, kMaxDepth); !read)
+    return fail_at(fmt::format("{}: safetensors header", where), read.error());
 
   const std::uint64_t data_bytes = static_cast<std::uint64_t>(remaining) - length;
   std::vector<Entry>& entries = reader.entries;

@@ -23,7 +23,8 @@ void parse(std::string_view bytes, std::int64_t file_size) {
   std::set<std::string_view> names;
   for (const auto& tensor : header->tensors) {
     check(tensor.begin == covered && tensor.end >= tensor.begin && tensor.elements() >= 0);
-    check(static_cast<std::uint64_t>(tensor.bytes()) * 8 == static_cast<std::uint64_t>(tensor.elements()) * static_cast<std::uint64_t>(inflight::dtype_bits(tensor.dtype)));
+    check(static_cast<std::uint64_t>(tensor.bytes()) * 8 ==
+          static_cast<std::uint64_t>(tensor.elements()) * static_cast<std::uint64_t>(inflight::dtype_bits(tensor.dtype)));
     check(names.insert(tensor.name).second);
     covered = tensor.end;
   }

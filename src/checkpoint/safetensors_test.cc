@@ -31,7 +31,8 @@ const std::string kValid = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,
 const std::string kZeros(8, '\0');
 
 TEST(SafetensorsHeader, reads_names_types_shapes_absolute_offsets_and_metadata) {
-  const std::string text = R"({"__metadata__":{"format":"pt"},"b":{"dtype":"BF16","shape":[2,3],"data_offsets":[8,20]},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}   )";
+  const std::string text =
+      R"({"__metadata__":{"format":"pt"},"b":{"dtype":"BF16","shape":[2,3],"data_offsets":[8,20]},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}   )";
   const auto header = parse(pack(text, std::string(20, '\0')));
   ASSERT_TRUE(header) << header.error().message;
   const auto begin = 8 + static_cast<std::int64_t>(text.size());
@@ -71,20 +72,29 @@ TEST(SafetensorsHeader, elements_of_dimensions_whose_product_alone_overflows_is_
 // Each row of the verdict table, with what its message must say.
 
 TEST(SafetensorsHeader, short_data_says_incomplete_download) {
-  EXPECT_THAT(problem(pack(kValid, kZeros.substr(1))), AllOf(HasSubstr("m.safetensors"), HasSubstr("\"a\""), HasSubstr("only 7 bytes of data"), HasSubstr("incomplete download?")));
+  EXPECT_THAT(problem(pack(kValid, kZeros.substr(1))),
+              AllOf(HasSubstr("m.safetensors"), HasSubstr("\"a\""), HasSubstr("only 7 bytes of data"), HasSubstr("incomplete download?")));
 }
 TEST(SafetensorsHeader, trailing_bytes) { EXPECT_THAT(problem(pack(kValid, std::string(12, '\0'))), HasSubstr("4 bytes follow the last tensor")); }
 TEST(SafetensorsHeader, file_of_7_bytes) { EXPECT_THAT(problem(std::string(7, '\0')), AllOf(HasSubstr("7 bytes long"), HasSubstr("incomplete download?"))); }
 TEST(SafetensorsHeader, header_length_0) { EXPECT_THAT(problem(pack("", kZeros)), HasSubstr("header length is 0")); }
-TEST(SafetensorsHeader, header_length_2_64_minus_1) { EXPECT_THAT(problem(pack(kValid, kZeros, ~std::uint64_t{0})), HasSubstr("header length 18446744073709551615 is above the limit of 100000000")); }
-TEST(SafetensorsHeader, header_length_2_63) { EXPECT_THAT(problem(pack(kValid, kZeros, std::uint64_t{1} << 63)), HasSubstr("header length 9223372036854775808 is above")); }
+TEST(SafetensorsHeader, header_length_2_64_minus_1) {
+  EXPECT_THAT(problem(pack(kValid, kZeros, ~std::uint64_t{0})), HasSubstr("header length 18446744073709551615 is above the limit of 100000000"));
+}
+TEST(SafetensorsHeader, header_length_2_63) {
+  EXPECT_THAT(problem(pack(kValid, kZeros, std::uint64_t{1} << 63)), HasSubstr("header length 9223372036854775808 is above"));
+}
 TEST(SafetensorsHeader, header_length_100000001) { EXPECT_THAT(problem(pack(kValid, kZeros, 100'000'001)), HasSubstr("above the limit of 100000000")); }
 TEST(SafetensorsHeader, header_length_one_past_the_end) {
-  EXPECT_THAT(problem(pack(kValid, kZeros, kValid.size() + 9)), AllOf(HasSubstr(fmt::format("header length is {}, but only {} bytes follow", kValid.size() + 9, kValid.size() + 8)), HasSubstr("incomplete")));
+  EXPECT_THAT(problem(pack(kValid, kZeros, kValid.size() + 9)),
+              AllOf(HasSubstr(fmt::format("header length is {}, but only {} bytes follow", kValid.size() + 9, kValid.size() + 8)), HasSubstr("incomplete")));
 }
 TEST(SafetensorsHeader, html_page_is_named) { EXPECT_THAT(problem("<!DOCTYPE html>\n<html><body>Please log in</body></html>"), HasSubstr("web page")); }
 TEST(SafetensorsHeader, html_page_of_6_bytes_is_named) { EXPECT_THAT(problem("<html>"), HasSubstr("web page")); }
-TEST(SafetensorsHeader, lfs_pointer_is_named) { EXPECT_THAT(problem("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 4976698672\n"), AllOf(HasSubstr("Git LFS pointer"), HasSubstr("git lfs pull"))); }
+TEST(SafetensorsHeader, lfs_pointer_is_named) {
+  EXPECT_THAT(problem("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 4976698672\n"),
+              AllOf(HasSubstr("Git LFS pointer"), HasSubstr("git lfs pull")));
+}
 TEST(SafetensorsHeader, json_error_is_named) { EXPECT_THAT(problem(R"({"error":"Repository not found"})"), HasSubstr("JSON text")); }
 TEST(SafetensorsHeader, gguf_is_named) { EXPECT_THAT(problem(std::string("GGUF\3\0\0\0\0\0\0\0", 12)), HasSubstr("GGUF")); }
 TEST(SafetensorsHeader, torch_archive_is_named) { EXPECT_THAT(problem(std::string("PK\3\4\0\0\10\10\0\0", 10)), HasSubstr("PyTorch")); }
@@ -93,43 +103,63 @@ TEST(SafetensorsHeader, a_header_of_60_bytes_is_not_mistaken_for_a_web_page) {
   EXPECT_TRUE(parse(pack(text, kZeros)));
 }
 TEST(SafetensorsHeader, overlap) {
-  EXPECT_THAT(problem(pack(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})", std::string(12, '\0'))),
-              AllOf(HasSubstr("tensor \"b\" begins at data offset 4, but the one before it ends at 8"), HasSubstr("overlap")));
+  EXPECT_THAT(
+      problem(pack(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})", std::string(12, '\0'))),
+      AllOf(HasSubstr("tensor \"b\" begins at data offset 4, but the one before it ends at 8"), HasSubstr("overlap")));
 }
 TEST(SafetensorsHeader, shared_range) {
-  EXPECT_THAT(problem(pack(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", kZeros)), HasSubstr("overlap"));
+  EXPECT_THAT(problem(pack(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", kZeros)),
+              HasSubstr("overlap"));
 }
 TEST(SafetensorsHeader, hole_between) {
-  EXPECT_THAT(problem(pack(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[12,20]}})", std::string(20, '\0'))),
-              HasSubstr("bytes between them belong to no tensor"));
+  EXPECT_THAT(
+      problem(pack(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[12,20]}})", std::string(20, '\0'))),
+      HasSubstr("bytes between them belong to no tensor"));
 }
-TEST(SafetensorsHeader, hole_at_the_start) { EXPECT_THAT(problem_of_entry("F32", "[2]", "[4,12]", 12), HasSubstr("begins at data offset 4, but the one before it ends at 0")); }
+TEST(SafetensorsHeader, hole_at_the_start) {
+  EXPECT_THAT(problem_of_entry("F32", "[2]", "[4,12]", 12), HasSubstr("begins at data offset 4, but the one before it ends at 0"));
+}
 TEST(SafetensorsHeader, offsets_reversed) { EXPECT_THAT(problem_of_entry("F32", "[2]", "[8,0]"), HasSubstr("reversed")); }
 TEST(SafetensorsHeader, offsets_negative) { EXPECT_THAT(problem_of_entry("F32", "[2]", "[-8,0]"), HasSubstr("2 unsigned integers")); }
 TEST(SafetensorsHeader, offsets_floats) { EXPECT_THAT(problem_of_entry("F32", "[2]", "[0.0,8.0]"), HasSubstr("2 unsigned integers")); }
-TEST(SafetensorsHeader, offsets_near_2_64) { EXPECT_THAT(problem_of_entry("F32", "[2]", "[18446744073709551608,18446744073709551615]"), HasSubstr("only 8 bytes of data")); }
+TEST(SafetensorsHeader, offsets_near_2_64) {
+  EXPECT_THAT(problem_of_entry("F32", "[2]", "[18446744073709551608,18446744073709551615]"), HasSubstr("only 8 bytes of data"));
+}
 TEST(SafetensorsHeader, offsets_that_wrap) { EXPECT_THAT(problem_of_entry("F32", "[2]", "[18446744073709551608,0]"), HasSubstr("reversed")); }
 TEST(SafetensorsHeader, offsets_three) { EXPECT_THAT(problem_of_entry("F32", "[2]", "[0,8,8]"), HasSubstr("must hold 2 numbers, but holds 3")); }
-TEST(SafetensorsHeader, shape_whose_product_wraps) { EXPECT_THAT(problem_of_entry("F32", "[4611686018427387904,4]", "[0,0]", 0), HasSubstr("overflows 64 bits")); }
-TEST(SafetensorsHeader, shape_larger_than_its_range) { EXPECT_THAT(problem_of_entry("F32", "[1000,1000]", "[0,4]", 4), HasSubstr("the shape takes 4000000 bytes, but the offsets span 4")); }
-TEST(SafetensorsHeader, dtype_unknown) { EXPECT_THAT(problem_of_entry("Q4_0", "[2]", "[0,8]", 8, Code::kUnsupported), AllOf(HasSubstr("\"Q4_0\""), HasSubstr("known: F64"))); }
+TEST(SafetensorsHeader, shape_whose_product_wraps) {
+  EXPECT_THAT(problem_of_entry("F32", "[4611686018427387904,4]", "[0,0]", 0), HasSubstr("overflows 64 bits"));
+}
+TEST(SafetensorsHeader, shape_larger_than_its_range) {
+  EXPECT_THAT(problem_of_entry("F32", "[1000,1000]", "[0,4]", 4), HasSubstr("the shape takes 4000000 bytes, but the offsets span 4"));
+}
+TEST(SafetensorsHeader, dtype_unknown) {
+  EXPECT_THAT(problem_of_entry("Q4_0", "[2]", "[0,8]", 8, Code::kUnsupported), AllOf(HasSubstr("\"Q4_0\""), HasSubstr("known: F64")));
+}
 TEST(SafetensorsHeader, dtype_in_lower_case) { EXPECT_THAT(problem_of_entry("f32", "[2]", "[0,8]", 8, Code::kUnsupported), HasSubstr("\"f32\"")); }
 TEST(SafetensorsHeader, four_bit_elements_that_end_inside_a_byte) { EXPECT_THAT(problem_of_entry("F4", "[3]", "[0,2]", 2), HasSubstr("whole byte")); }
-TEST(SafetensorsHeader, metadata_with_a_number) { EXPECT_THAT(problem(pack(R"({"__metadata__":{"a":1}})")), HasSubstr("value of \"a\" must be a string, but is an integer")); }
+TEST(SafetensorsHeader, metadata_with_a_number) {
+  EXPECT_THAT(problem(pack(R"({"__metadata__":{"a":1}})")), HasSubstr("value of \"a\" must be a string, but is an integer"));
+}
 TEST(SafetensorsHeader, header_is_an_array) { EXPECT_THAT(problem(pack("[]")), HasSubstr("must be a JSON object, but is an array")); }
 TEST(SafetensorsHeader, header_of_5000_arrays) { EXPECT_NE(problem(pack(std::string(5000, '[') + std::string(5000, ']'))), ""); }
 TEST(SafetensorsHeader, a_million_levels_in_an_ignored_field) {
   const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
   EXPECT_THAT(problem(pack(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"x":)" + deep + "}}", kZeros)), HasSubstr("nested deeper than 127 levels"));
 }
-TEST(SafetensorsHeader, invalid_utf8_in_a_name) { EXPECT_THAT(problem(pack("{\"\xff\xfe\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", kZeros)), HasSubstr("not valid JSON")); }
-TEST(SafetensorsHeader, nul_padding) { EXPECT_THAT(problem(pack(kValid + std::string(3, '\0'), kZeros)), AllOf(HasSubstr("NUL"), HasSubstr(fmt::format("byte {}", kValid.size())))); }
+TEST(SafetensorsHeader, invalid_utf8_in_a_name) {
+  EXPECT_THAT(problem(pack("{\"\xff\xfe\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", kZeros)), HasSubstr("not valid JSON"));
+}
+TEST(SafetensorsHeader, nul_padding) {
+  EXPECT_THAT(problem(pack(kValid + std::string(3, '\0'), kZeros)), AllOf(HasSubstr("NUL"), HasSubstr(fmt::format("byte {}", kValid.size()))));
+}
 TEST(SafetensorsHeader, duplicate_name_is_rejected) {
   const std::string entry = R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})";
   EXPECT_THAT(problem(pack("{\"a\":" + entry + ",\"a\":" + entry + "}", kZeros)), HasSubstr("\"a\" appears twice"));
 }
 TEST(SafetensorsHeader, names_in_messages_are_printable_and_cut) {
-  const std::string message = problem(pack("{\"" + std::string("\\u001b[31m") + std::string(5000, 'n') + "\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", kZeros));
+  const std::string message =
+      problem(pack("{\"" + std::string("\\u001b[31m") + std::string(5000, 'n') + "\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", kZeros));
   EXPECT_THAT(message, AllOf(HasSubstr("\\x1b[31m"), Not(HasSubstr("\x1b"))));
   EXPECT_LT(message.size(), 500u);
 }
@@ -162,8 +192,8 @@ TEST(ReadHeader, reads_only_the_header_of_a_sparse_file_of_a_terabyte) {
 
 TEST(ReadHeader, agrees_with_parse_header_on_short_and_broken_files) {
   const TestFolder folder;
-  for (const std::string& bytes : {std::string(), std::string(7, 'x'), std::string("<html>"), pack(kValid, kZeros), pack(kValid), pack(kValid, kZeros, 99'999'999), pack(kValid, kZeros, ~0ull),
-                                   pack("{}"), std::string(200, '<')}) {
+  for (const std::string& bytes : {std::string(), std::string(7, 'x'), std::string("<html>"), pack(kValid, kZeros), pack(kValid),
+                                   pack(kValid, kZeros, 99'999'999), pack(kValid, kZeros, ~0ull), pack("{}"), std::string(200, '<')}) {
     const std::string path = folder.write("m.safetensors", bytes);
     const InputFile file = *InputFile::open(path);
     const auto from_file = read_header(file), from_bytes = parse_header(bytes, static_cast<std::int64_t>(bytes.size()), path);
@@ -186,10 +216,18 @@ TEST(ReadHeader, a_file_truncated_after_it_was_opened_is_an_error) {
 TEST(ReadTensor, floats_of_three_types_and_integers_exactly) {
   const TestFolder folder;
   // 1.5 and -2 in F32, BF16 and F16; then I64 -5, I32 -6, U8 200.
-  const std::string data = from_hex("0000c03f000000c0" "c03f00c0" "003e00c0" "fbffffffffffffff" "faffffff" "c8");
-  const std::string path = folder.write("m.safetensors", pack(R"({"f":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"BF16","shape":[2],"data_offsets":[8,12]},)"
-                                                              R"("h":{"dtype":"F16","shape":[2],"data_offsets":[12,16]},"l":{"dtype":"I64","shape":[1],"data_offsets":[16,24]},)"
-                                                              R"("i":{"dtype":"I32","shape":[],"data_offsets":[24,28]},"u":{"dtype":"U8","shape":[1],"data_offsets":[28,29]}})", data));
+  const std::string data = from_hex(
+      "0000c03f000000c0"
+      "c03f00c0"
+      "003e00c0"
+      "fbffffffffffffff"
+      "faffffff"
+      "c8");
+  const std::string path =
+      folder.write("m.safetensors", pack(R"({"f":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"BF16","shape":[2],"data_offsets":[8,12]},)"
+                                         R"("h":{"dtype":"F16","shape":[2],"data_offsets":[12,16]},"l":{"dtype":"I64","shape":[1],"data_offsets":[16,24]},)"
+                                         R"("i":{"dtype":"I32","shape":[],"data_offsets":[24,28]},"u":{"dtype":"U8","shape":[1],"data_offsets":[28,29]}})",
+                                         data));
   for (const char* name : {"f", "b", "h"}) EXPECT_THAT(*read_named_f32(path, name), ElementsAre(1.5f, -2.0f)) << name;
   EXPECT_THAT(*read_named_i64(path, "l"), ElementsAre(-5));
   EXPECT_THAT(*read_named_i64(path, "i"), ElementsAre(-6));

@@ -20,15 +20,16 @@ namespace fs = std::filesystem;
 // A JSON string literal. Throws Json::exception on invalid UTF-8.
 std::string literal(const std::string& text) { return Json(text).dump(); }
 
-Result<std::string> header_text(const std::vector<TensorSpec>& tensors, const std::vector<std::pair<std::string, std::int64_t>>& sizes, const std::map<std::string, std::string>& metadata) {
+Result<std::string> header_text(const std::vector<TensorSpec>& tensors, const std::vector<std::pair<std::string, std::int64_t>>& sizes,
+                                const std::map<std::string, std::string>& metadata) {
   std::string text = "{";
   try {
     if (!metadata.empty()) text += "\"__metadata__\":" + Json(metadata).dump();
     std::int64_t offset = 0;
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       const std::int64_t end = offset + sizes[i].second;
-      text += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", text.size() > 1 ? "," : "", literal(tensors[i].name), dtype_name(tensors[i].dtype),
-                          fmt::join(tensors[i].shape, ","), offset, end);
+      text += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", text.size() > 1 ? "," : "", literal(tensors[i].name),
+                          dtype_name(tensors[i].dtype), fmt::join(tensors[i].shape, ","), offset, end);
       offset = end;
     }
   } catch (const Json::exception&) {
@@ -36,7 +37,8 @@ Result<std::string> header_text(const std::vector<TensorSpec>& tensors, const st
   }
   text += '}';
   text.append((8 - text.size() % 8) % 8, ' ');
-  if (text.size() > static_cast<std::size_t>(kMaxHeaderBytes)) return fail(Code::kInternal, "a header of {} bytes is above the format's limit of {}", text.size(), kMaxHeaderBytes);
+  if (text.size() > static_cast<std::size_t>(kMaxHeaderBytes))
+    return fail(Code::kInternal, "a header of {} bytes is above the format's limit of {}", text.size(), kMaxHeaderBytes);
   return text;
 }
 
@@ -45,19 +47,23 @@ Result<std::string> header_text(const std::vector<TensorSpec>& tensors, const st
 Result<std::int64_t> TensorSpec::bytes() const {
   std::int64_t bits = dtype_bits(dtype);
   for (const std::int64_t dim : shape)
-    if (dim < 0 || __builtin_mul_overflow(bits, dim, &bits)) return fail(Code::kInternal, "tensor {}: shape [{}] is impossible", show(name), fmt::join(shape, ", "));
-  if (bits % 8 != 0) return fail(Code::kInternal, "tensor {}: shape [{}] of {} does not end on a whole byte", show(name), fmt::join(shape, ", "), dtype_name(dtype));
+    if (dim < 0 || __builtin_mul_overflow(bits, dim, &bits))
+      return fail(Code::kInternal, "tensor {}: shape [{}] is impossible", show(name), fmt::join(shape, ", "));
+  if (bits % 8 != 0)
+    return fail(Code::kInternal, "tensor {}: shape [{}] of {} does not end on a whole byte", show(name), fmt::join(shape, ", "), dtype_name(dtype));
   return bits / 8;
 }
 
-Result<SafetensorsWriter> SafetensorsWriter::create(const std::string& path, std::vector<TensorSpec> tensors, const std::map<std::string, std::string>& metadata) {
+Result<SafetensorsWriter> SafetensorsWriter::create(const std::string& path, std::vector<TensorSpec> tensors,
+                                                    const std::map<std::string, std::string>& metadata) {
   std::vector<std::pair<std::string, std::int64_t>> sizes;
   std::map<std::string_view, int> seen;
   std::int64_t total = 0;
   for (const TensorSpec& tensor : tensors) {
     sizes.emplace_back(tensor.name, TRY(tensor.bytes()));
     if (__builtin_add_overflow(total, sizes.back().second, &total)) return fail(Code::kInternal, "\"{}\" would be larger than 2^63 bytes", path);
-    if (tensor.name == "__metadata__" || ++seen[tensor.name] > 1) return fail(Code::kInternal, "\"{}\": tensor {} declared twice, or its name is reserved", path, show(tensor.name));
+    if (tensor.name == "__metadata__" || ++seen[tensor.name] > 1)
+      return fail(Code::kInternal, "\"{}\": tensor {} declared twice, or its name is reserved", path, show(tensor.name));
   }
   const std::string header = TRY(header_text(tensors, sizes, metadata));
   unsigned char length[8];
@@ -84,7 +90,9 @@ Result<void> SafetensorsWriter::write(std::string_view name, const void* data, s
   failed_ = true;
   if (next_ == tensors_.size()) return fail(Code::kInternal, "\"{}\": {} bytes for {}, but all declared tensors are complete", path_, bytes, show(name));
   const auto& [expected, size] = tensors_[next_];
-  if (name != expected) return fail(Code::kInternal, "\"{}\": {} bytes for {}, but {} is the next declared tensor and has {} of {} bytes", path_, bytes, show(name), show(expected), written_, size);
+  if (name != expected)
+    return fail(Code::kInternal, "\"{}\": {} bytes for {}, but {} is the next declared tensor and has {} of {} bytes", path_, bytes, show(name), show(expected),
+                written_, size);
   if (bytes > static_cast<std::uint64_t>(size - written_))
     return fail(Code::kInternal, "\"{}\": {} bytes for {}, which has {} of {} bytes already", path_, bytes, show(name), written_, size);
   TRY(file_.write(data, bytes));
@@ -107,14 +115,18 @@ Result<OutputFolder> OutputFolder::create(const std::string& target) {
   while (plain.size() > 1 && plain.back() == '/') plain.pop_back();
   std::error_code error;
   const fs::file_status status = fs::symlink_status(plain, error);
-  if (plain.empty() || plain == "/" || plain == "." || plain == "..") return fail(Code::kInvalidArgument, "\"{}\" cannot be an output folder; name a new one", target);
+  if (plain.empty() || plain == "/" || plain == "." || plain == "..")
+    return fail(Code::kInvalidArgument, "\"{}\" cannot be an output folder; name a new one", target);
   if (fs::exists(status) && !(fs::is_directory(status) && fs::is_empty(plain, error)))
-    return fail(Code::kInvalidArgument, "output folder \"{}\" exists already{}; name a new one, or remove it", plain, fs::is_directory(status) ? " and is not empty" : "");
+    return fail(Code::kInvalidArgument, "output folder \"{}\" exists already{}; name a new one, or remove it", plain,
+                fs::is_directory(status) ? " and is not empty" : "");
   const std::string part = plain + ".part";
   if (::mkdir(part.c_str(), 0755) != 0) {
     if (errno == EEXIST) return fail(Code::kInvalidArgument, "\"{}\" is left from an interrupted run, or another one is at work there; remove it if not", part);
-    return fail(errno == ENOENT || errno == ENOTDIR ? Code::kNotFound : errno == ENOSPC ? Code::kExhausted : Code::kInvalidArgument, "cannot create folder \"{}\": {}", part,
-                std::strerror(errno));
+    return fail(errno == ENOENT || errno == ENOTDIR ? Code::kNotFound
+                : errno == ENOSPC                   ? Code::kExhausted
+                                                    : Code::kInvalidArgument,
+                "cannot create folder \"{}\": {}", part, std::strerror(errno));
   }
   return OutputFolder(plain, part);
 }

@@ -37,7 +37,8 @@ TEST(SafetensorsWriter, exact_bytes) {
 
 TEST(SafetensorsWriter, what_is_written_is_read_back_whatever_the_shapes_and_pieces) {
   const TestFolder folder;
-  constexpr DType kTypes[] = {DType::kF64, DType::kF32, DType::kBF16, DType::kF16, DType::kI8, DType::kU8, DType::kI64, DType::kF8E4M3, DType::kBool, DType::kF4};
+  constexpr DType kTypes[] = {DType::kF64, DType::kF32, DType::kBF16,   DType::kF16,  DType::kI8,
+                              DType::kU8,  DType::kI64, DType::kF8E4M3, DType::kBool, DType::kF4};
   for (int seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(static_cast<unsigned>(seed));
@@ -105,16 +106,19 @@ TEST(SafetensorsWriter, wrong_amounts_and_orders_are_our_own_bugs_and_leave_noth
   EXPECT_THAT(attempt([](W& w) -> Result<void> {
                 TRY(w.write("a", "xy", 2));
                 return w.commit();
-              }), HasSubstr("tensor \"a\" has 2 of 3 bytes"));
+              }),
+              HasSubstr("tensor \"a\" has 2 of 3 bytes"));
   EXPECT_THAT(attempt([](W& w) -> Result<void> {
                 TRY(w.write("a", "xyz", 3));
                 return w.commit();
-              }), HasSubstr("tensor \"b\" has 0 of 1 bytes"));
+              }),
+              HasSubstr("tensor \"b\" has 0 of 1 bytes"));
   EXPECT_THAT(attempt([](W& w) -> Result<void> {
                 TRY(w.write("a", "xyz", 3));
                 TRY(w.write("b", "x", 1));
                 return w.write("b", "x", 1);
-              }), HasSubstr("complete"));
+              }),
+              HasSubstr("complete"));
   EXPECT_EQ(entries_in(folder.path()), 0u);
 }
 

@@ -34,10 +34,13 @@ std::unexpected<Error> no_weights(const std::string& folder) {
       if (name.ends_with(suffix)) foreign.push_back(show(name));
   }
   if (!shards.empty()) {
-    return fail(Code::kNotFound, "\"{}\" has {}, but neither {} that says which belong to the model nor {}; incomplete download?", folder, name_list(shards, 8), kIndexName, kSingleName);
+    return fail(Code::kNotFound, "\"{}\" has {}, but neither {} that says which belong to the model nor {}; incomplete download?", folder, name_list(shards, 8),
+                kIndexName, kSingleName);
   }
   if (!foreign.empty()) {
-    return fail(Code::kUnsupported, "\"{}\" holds weights only in forms that are not read: {}; {}. Most models are also published as safetensors, else save it once with safe_serialization",
+    return fail(Code::kUnsupported,
+                "\"{}\" holds weights only in forms that are not read: {}; {}. Most models are also published as safetensors, else save it once with "
+                "safe_serialization",
                 folder, name_list(foreign, 8), kSupported);
   }
   return fail(Code::kNotFound, "\"{}\" holds no weights; {}; incomplete download?", folder, kSupported);
@@ -65,7 +68,8 @@ Result<Json> read_json_object(const std::string& path, std::int64_t max_bytes) {
 Result<WeightFiles> find_weight_files(const std::string& folder) {
   std::error_code error;
   if (!fs::exists(folder, error)) return fail(Code::kNotFound, "folder \"{}\" does not exist", folder);
-  if (!is_directory(folder)) return fail(Code::kInvalidArgument, "\"{}\" is not a folder; give the folder that holds config.json and the .safetensors files", folder);
+  if (!is_directory(folder))
+    return fail(Code::kInvalidArgument, "\"{}\" is not a folder; give the folder that holds config.json and the .safetensors files", folder);
 
   WeightFiles files;
   const std::string index_path = fmt::format("{}/{}", folder, kIndexName);
@@ -80,8 +84,8 @@ Result<WeightFiles> find_weight_files(const std::string& folder) {
       if (!is_regular_file(files.paths.back())) missing.push_back(show(name));
     }
     if (!missing.empty()) {
-      return fail(Code::kNotFound, "{} of the {} files that {} names are missing from \"{}\": {}; incomplete download?", missing.size(), files.paths.size(), kIndexName, folder,
-                  name_list(missing));
+      return fail(Code::kNotFound, "{} of the {} files that {} names are missing from \"{}\": {}; incomplete download?", missing.size(), files.paths.size(),
+                  kIndexName, folder, name_list(missing));
     }
     return files;
   }
