@@ -118,13 +118,12 @@ inline V tile_weights(float* scores, int begin, int end, float scale, const Head
   const V lowest = set1(-__builtin_inff());
   V most = lowest;
   V scaled[kTileVectors];
-  Lanes seen[kTileVectors];
   for (int v = 0; v < kTileVectors; ++v) {
     scaled[v] = mul(load(scores + v * kLanes), set1(scale));
     if (!kWhole) {
       const int from = begin - v * kLanes, to = end - v * kLanes;
-      seen[v] = without(first(to < 0 ? 0 : to > kLanes ? kLanes : to), first(from < 0 ? 0 : from > kLanes ? kLanes : from));
-      scaled[v] = select(seen[v], scaled[v], lowest);
+      const Lanes seen = without(first(to < 0 ? 0 : to > kLanes ? kLanes : to), first(from < 0 ? 0 : from > kLanes ? kLanes : from));
+      scaled[v] = select(seen, scaled[v], lowest);
     }
     most = max(most, scaled[v]);
   }
@@ -132,8 +131,7 @@ inline V tile_weights(float* scores, int begin, int end, float scale, const Head
   const float new_max = tile_max > old_max ? tile_max : old_max;
   V sum = zero();
   for (int v = 0; v < kTileVectors; ++v) {
-    V weight = exp(sub(scaled[v], set1(new_max)));
-    if (!kWhole) weight = select(seen[v], weight, zero());
+    const V weight = exp(sub(scaled[v], set1(new_max)));  // exp(-inf) = 0 where unseen
     store(scores + v * kLanes, weight);
     sum = add(sum, weight);
   }
