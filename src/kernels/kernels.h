@@ -126,7 +126,7 @@ struct VectorKernels {
   // out = softmax(scale * q . keys) . values for G heads of one token, in tiles of 64 keys aligned to absolute positions (tile t: keys 64t to 64t + 63,
   // in whatever blocks they lie), ascending, with a running maximum: a head's bits depend on its q, the visible keys and values, begin, end and scale alone.
   // Slots and block table entries of keys outside [begin, end) may hold anything. |error| <= 2e-6 * max|value| against exact arithmetic on the stored
-  // K and V while |score| <= 16; a larger score adds its own rounding, |score| * 2^-22, to the weights.
+  // K and V while |score| <= 16; a larger score adds its own rounding, |score| * 2^-22, to the weights. Sums are FP32: (end - begin) * max|value| < 3e38.
   std::int64_t (*attend_scratch)(std::int64_t heads, std::int64_t head_dim);
   void (*attend_f32)(const AttendArgs& args);
   void (*attend_bf16)(const AttendArgs& args);
