@@ -24,7 +24,8 @@ struct FloatTile {
   bool scales_fp16;
   bool first, last;            // block of K
   bool channel;                // one scale, applied after the last block
-  std::size_t prefetch;        // bytes ahead of the 64-byte block in work
+  std::size_t ahead;           // prefetch: bytes ahead of a panel's 64-byte block in work
+  int fetched;                 // -1: of every panel, else of this one (others than the tile's: none)
   float* y;
   std::int64_t ldy;
 };
@@ -82,6 +83,8 @@ template <class Block, class X, int kTokens, int kPanels>
   Lanes acc[kTokens][kPanels];
   for (int t = 0; t < kTokens; ++t)
     for (int p = 0; p < kPanels; ++p) acc[t][p] = tile.first ? zeros() : load_lanes(tile.y + t * tile.ldy + p * 16);
+  std::size_t fetch[kPanels];
+  for (int p = 0; p < kPanels; ++p) fetch[p] = tile.fetched < 0 || tile.fetched == p ? p * tile.panel_bytes + tile.ahead : 0;
   const char* weights = tile.weights;
   const X* x = tile.x;
   std::int64_t left = tile.inputs;
@@ -92,7 +95,7 @@ template <class Block, class X, int kTokens, int kPanels>
       for (int p = 0; p < kPanels; ++p) sums[t][p] = grouped ? zeros() : acc[t][p];
     const std::int64_t now = left < tile.group ? left : tile.group;
     for (std::int64_t k = 0; k + kDepth <= now; k += kDepth) {
-      for (int p = 0; p < kPanels; ++p) prefetch(weights + p * tile.panel_bytes + tile.prefetch);
+      for (int p = 0; p < kPanels; ++p) prefetch(weights + fetch[p]);
       float_block<Block>(tile, weights, x, sums);
       weights += 64;
       x += kDepth;
@@ -141,7 +144,7 @@ template <class Block, class X, int kPanels>
 void float_tokens(FloatTile<X> tile, std::int64_t tokens) {
   while (tokens >= kFloatTokens) {
     float_tile<Block, X, kFloatTokens, kPanels>(tile);
-    tile.prefetch = 0;  // fetched once
+    ++tile.fetched;
     tile.x += kFloatTokens * tile.ldx;
     tile.y += kFloatTokens * tile.ldy;
     tokens -= kFloatTokens;
@@ -159,48 +162,56 @@ void float_tokens(FloatTile<X> tile, std::int64_t tokens) {
 
 constexpr std::size_t kFarPrefetchBytes = 128 << 10;
 constexpr std::size_t kNearPrefetchBytes = 2048;
+constexpr std::int64_t kPanelBlockBytes = 16 << 10;  // of a panel, in L1 while a block of tokens passes
+constexpr std::int64_t kInputBlockBytes = 256 << 10; // of x, in L2 while panel after panel passes
 
+// Few tokens take a panel whole: memory is read once, in order. More pass in blocks of K: a block of x stays in L2 for all panels.
 template <class Block, class X>
 void gemm_float(const Weight& w, const X* x, std::int64_t ldx, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy) {
   constexpr int kDepth = Block::kDepth;
-  constexpr int kPanels = kDepth >= 4 ? 1 : kFloatPanels;
+  constexpr int kPanels = kDepth >= 4 ? 1 : kFloatPanels;                         // codes as floats fill registers
+  const int few_panels = tokens <= (kDepth == 8 ? 3 : 4) ? kFloatPanels : kPanels;  // but few tokens leave them free
   const bool channel = Block::kScaled && w.group == 0;
-  const std::size_t panel_bytes = static_cast<std::size_t>((w.inputs + kDepth - 1) / kDepth) * 64;
+  const bool whole = tokens <= kFloatTokens;
   const std::size_t scale_bytes = static_cast<std::size_t>(w.scales_fp16 ? 2 : 4) * 16;
-  const std::size_t panel_scale_bytes = static_cast<std::size_t>(groups_of(w)) * scale_bytes;
-  // A block of K keeps two panels' block in L1 while all tokens pass; few tokens take K whole. Whole groups, whole 64-byte blocks.
-  std::int64_t step = w.inputs;
-  if (tokens > kFloatTokens) {
+  std::int64_t step = w.inputs, token_step = tokens;
+  if (!whole) {  // whole groups, whole 64-byte blocks, whole tiles
     const std::int64_t unit = w.group > 0 ? w.group : 8;
-    step = (16384 / 64 / kPanels * kDepth + unit - 1) / unit * unit;
+    step = (kPanelBlockBytes / 64 * kDepth + unit - 1) / unit * unit;
+    const std::int64_t fit = kInputBlockBytes / (step * static_cast<std::int64_t>(sizeof(X))) / kFloatTokens * kFloatTokens;
+    token_step = fit > kFloatTokens ? fit : kFloatTokens;
   }
   FloatTile<X> tile{};
-  tile.panel_bytes = panel_bytes;
+  tile.panel_bytes = static_cast<std::size_t>((w.inputs + kDepth - 1) / kDepth) * 64;
   tile.ldx = ldx;
   tile.ldy = ldy;
   tile.group = w.group > 0 ? w.group : w.inputs;
-  tile.panel_scale_bytes = panel_scale_bytes;
+  tile.panel_scale_bytes = static_cast<std::size_t>(groups_of(w)) * scale_bytes;
   tile.scales_fp16 = w.scales_fp16;
   tile.channel = channel;
-  std::int64_t panel = panel_begin;
-  while (panel < panel_end) {
-    const std::int64_t left = panel_end - panel;
-    const int width = tokens == 1 && left >= kAlonePanels ? kAlonePanels : left >= kPanels ? kPanels : 1;
+  for (std::int64_t t = 0; t < tokens; t += token_step) {
+    const std::int64_t rows = tokens - t < token_step ? tokens - t : token_step;
     for (std::int64_t k = 0; k < w.inputs; k += step) {
-      tile.weights = static_cast<const char*>(w.codes) + panel * panel_bytes + static_cast<std::size_t>(k / kDepth) * 64;
-      tile.x = x + k;
+      tile.x = x + t * ldx + k;
       tile.inputs = w.inputs - k < step ? w.inputs - k : step;
-      tile.scales = static_cast<const char*>(w.scales) + panel * panel_scale_bytes + (channel || !Block::kScaled ? 0 : k / tile.group) * scale_bytes;
       tile.first = k == 0;
       tile.last = k + step >= w.inputs;
-      tile.y = y + panel * 16;
-      // All tokens in one tile: the panels behind these, or a little ahead where panels are long. Else the next block of K of these panels.
-      const std::size_t behind = static_cast<std::size_t>(width) * panel_bytes;
-      tile.prefetch = tokens > kFloatTokens ? static_cast<std::size_t>(step / kDepth) * 64 : behind <= kFarPrefetchBytes ? behind : kNearPrefetchBytes;
-      if (tokens == 1 && width == kAlonePanels) float_tile<Block, X, 1, kAlonePanels>(tile);
-      else if (width == kPanels) float_tokens<Block, X, kPanels>(tile, tokens);
-      else float_tokens<Block, X, 1>(tile, tokens);
+      std::int64_t panel = panel_begin;
+      while (panel < panel_end) {
+        const std::int64_t left = panel_end - panel;
+        const int width = tokens == 1 && left >= kAlonePanels ? kAlonePanels : left >= few_panels ? few_panels : left >= kPanels ? kPanels : 1;
+        tile.weights = static_cast<const char*>(w.codes) + panel * tile.panel_bytes + static_cast<std::size_t>(k / kDepth) * 64;
+        tile.scales = static_cast<const char*>(w.scales) + panel * tile.panel_scale_bytes + (channel || !Block::kScaled ? 0 : k / tile.group) * scale_bytes;
+        tile.y = y + t * ldy + panel * 16;
+        // Meanwhile it fetches what it reads next: the panels behind these, or a little ahead where they are long. Several tiles fetch a panel each.
+        const std::size_t behind = static_cast<std::size_t>(width) * tile.panel_bytes;
+        tile.fetched = whole ? -1 : 0;
+        tile.ahead = !whole || behind <= kFarPrefetchBytes ? behind : kNearPrefetchBytes;
+        if (tokens == 1 && width == kAlonePanels) float_tile<Block, X, 1, kAlonePanels>(tile);
+        else if (width == kFloatPanels) float_tokens<Block, X, kFloatPanels>(tile, rows);
+        else float_tokens<Block, X, 1>(tile, rows);
+        panel += width;
+      }
     }
-    panel += width;
   }
 }
