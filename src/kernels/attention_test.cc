@@ -203,11 +203,11 @@ TEST_F(Attention, SurvivesLargeScores) {
   }
 }
 
-// Scores of 0, -90 and -200 beside values up to 1e35: a subnormal weight counts, one below the smallest FP32 is nothing at all.
+// Scores of 0, -90 and -200 beside values up to 2^116: a subnormal weight counts, one below the smallest FP32 is nothing at all.
 TEST_F(Attention, TinyWeightsAreNeitherLostNorInvented) {
   for (const bool bf16 : {false, true}) {
     const Shape shape{.head_dim = 4, .tokens = 150, .bf16 = bf16};
-    Rows keys(150, std::vector<float>{-200, 0, 0, 0}), values(150, std::vector<float>{1e35f, -1e35f, 0, 1});
+    Rows keys(150, std::vector<float>{-200, 0, 0, 0}), values(150, std::vector<float>{0x1p116f, -0x1p116f, 0, 1});
     keys[70] = {0, 0, 0, 0};
     values[70] = {0.5f, 0, 0.25f, -1};
     const std::vector<float> q = {1, 7, 7, 7};
@@ -216,7 +216,7 @@ TEST_F(Attention, TinyWeightsAreNeitherLostNorInvented) {
     const Cache cache = filled(shape, keys, values, 150);
     const std::vector<float> got = cache.attend(q, 3, 149, 1.0f);
     EXPECT_THAT(got, testing::Pointwise(testing::FloatNear(1e-7f), oracle(q, keys, values, shape, 3, 149, 1.0)));
-    EXPECT_NEAR(got[1], -std::exp(-90.0) * 1e35, 1e-9);  // the weight's last place is worth 1.4e-10
+    EXPECT_NEAR(got[1], -std::exp(-90.0) * 0x1p116, 1e-9);  // the last place of the weight is worth 2^-33
   }
 }
 
