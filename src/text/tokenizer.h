@@ -44,7 +44,7 @@ class Tokenizer {
   Result<std::string> decode(std::span<const std::int32_t> ids, bool skip_special) const;
 
   std::int32_t id_of(std::string_view token) const;   // -1: no such token
-  std::string token_of(std::int32_t id) const;        // as the vocabulary spells it ("Ġthe"); "" for an id without a token
+  std::string token_of(std::int32_t id) const;        // as the vocabulary spells it ("\u0120the"); "" for an id without a token
   bool is_special(std::int32_t id) const;
   std::int32_t vocab_size() const;                    // largest id with a token, plus one
 

@@ -99,7 +99,7 @@ fn string_method(text: &str, method: &str, args: &[Value]) -> Option<Result<Valu
         "ljust" => padded(text, args, |_| 0),
         "rjust" => padded(text, args, |n| n),
         "center" => from_args::<(i64, Option<&str>)>(args).and_then(|(width, _)| padded(text, args, |n| n / 2 + (n & width.max(0) as usize & 1))),
-        "casefold" => from_args::<()>(args).map(|()| Value::from(text.to_lowercase().replace('ß', "ss"))),
+        "casefold" => from_args::<()>(args).map(|()| Value::from(text.to_lowercase().replace('\u{df}', "ss"))),
         "swapcase" => from_args::<()>(args).map(|()| {
             Value::from(
                 text.chars()
