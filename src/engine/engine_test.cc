@@ -314,7 +314,7 @@ TEST(Engine, refuses_what_cannot_be_with_both_numbers) {
   EXPECT_THAT(message(*shorter, shorter->submit(request_of(60, 1))), AllOf(HasSubstr("60 tokens"), HasSubstr("at most 50"), HasSubstr("--max-model-len 50")));
   const auto small = make_engine(fake_options(5));
   EXPECT_EQ(small->limits().max_model_len, 80);
-  EXPECT_THAT(message(*small, small->submit(request_of(100, 1))), AllOf(HasSubstr("100 tokens"), HasSubstr("at most 80"), HasSubstr("memory"), HasSubstr("--kv-cache-bytes")));
+  EXPECT_THAT(message(*small, small->submit(request_of(100, 1))), AllOf(HasSubstr("100 tokens"), HasSubstr("at most 80"), HasSubstr("memory"), HasSubstr("kv_cache_bytes")));
 
   // Refusals leave nothing behind.
   EXPECT_FALSE(engine->has_work());

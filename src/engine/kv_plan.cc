@@ -21,7 +21,7 @@ Result<nn::KvShape> kv_shape(const models::ModelInfo& info, const EngineOptions&
   TRY(at_least("--max-num-seqs", options.max_num_seqs, 1));
   TRY(at_least("--max-num-batched-tokens", options.max_num_batched_tokens, 1));
   TRY(at_least("--max-model-len", options.max_model_len, 0));
-  TRY(at_least("--kv-cache-bytes", options.kv_cache_bytes, 0));
+  TRY(at_least("kv_cache_bytes", options.kv_cache_bytes, 0));
   if (options.block_size <= 0 || options.block_size % 16 != 0)
     return fail(Code::kInvalidArgument, "--block-size {}: must be a positive multiple of 16 (for example 64)", options.block_size);
   nn::KvShape shape;
@@ -52,7 +52,7 @@ Result<KvPlan> plan_kv(const models::ModelInfo& info, const EngineOptions& optio
   const bool given = options.kv_cache_bytes > 0;
   const std::int64_t reserve = workspace_estimate(info, options) + available.bytes / 10;
   const std::int64_t bytes = given ? options.kv_cache_bytes : std::max<std::int64_t>(available.bytes - reserve, 0);
-  const std::string budget = given ? fmt::format("--kv-cache-bytes is {}", format_bytes(bytes))
+  const std::string budget = given ? fmt::format("kv_cache_bytes is {}", format_bytes(bytes))
                                    : fmt::format("{} left for the KV cache: {} available ({}) less a reserve of {}", format_bytes(bytes),
                                                  format_bytes(available.bytes), available.source, format_bytes(reserve));
   const std::int64_t held = bytes / block;  // blocks

@@ -61,7 +61,7 @@ TEST(KvPlan, a_given_size_overrides_memory) {
   const KvPlan plan = plan_kv(qwen3(), options, {}).value();
   EXPECT_EQ(plan.blocks, 10);
   EXPECT_EQ(plan.max_model_len, 640);
-  EXPECT_THAT(plan.bound, HasSubstr("--kv-cache-bytes"));
+  EXPECT_THAT(plan.bound, HasSubstr("kv_cache_bytes"));
 }
 
 TEST(KvPlan, max_model_len_shortens_and_shrinks) {

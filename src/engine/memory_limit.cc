@@ -113,7 +113,7 @@ Result<MemoryLimit> available_memory(const SystemRoots& roots) {
   const std::string meminfo = roots.proc + "/meminfo";
   const auto available = number_after(meminfo, "MemAvailable:");
   if (!available)
-    return fail(Code::kUnsupported, "{}: no MemAvailable line, so free memory is unknown; give the KV cache a size with --kv-cache-bytes", meminfo);
+    return fail(Code::kUnsupported, "{}: no MemAvailable line, so free memory is unknown; give the KV cache a size with kv_cache_bytes", meminfo);
   MemoryLimit limit{*available * 1024, "MemAvailable"};
   lower_by_cgroups(limit, roots);
   lower_by_rlimits(limit, roots);

@@ -108,7 +108,7 @@ TEST_F(FakeSystem, nonsense_sets_no_limit_and_no_meminfo_is_an_error_that_says_w
   write("proc/meminfo", "MemTotal: 5 kB\n");
   const auto result = available_memory({(root_ / "proc").string(), (root_ / "cgroup").string()});
   ASSERT_FALSE(result);
-  EXPECT_THAT(result.error().message, testing::AllOf(testing::HasSubstr("meminfo"), testing::HasSubstr("--kv-cache-bytes")));
+  EXPECT_THAT(result.error().message, testing::AllOf(testing::HasSubstr("meminfo"), testing::HasSubstr("kv_cache_bytes")));
 }
 
 TEST(AvailableMemory, this_machine_has_some) {

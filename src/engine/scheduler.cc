@@ -14,11 +14,10 @@ void Scheduler::remove(Sequence& sequence) {
 
 std::vector<Chunk> Scheduler::schedule() {
   budget_ = limits_.max_num_batched_tokens;
-  preempted_ = false;
   for (Sequence* sequence : running_) sequence->scheduled = 0;
   schedule_decodes();
   schedule_prefills();
-  if (!preempted_) admit();  // else blocks are scarce, and the sequence that gave its own would be the next to enter
+  admit();
   return std::exchange(chunks_, {});
 }
 
@@ -36,7 +35,6 @@ void Scheduler::preempt_youngest() {
   youngest.blocks.clear();
   youngest.computed = 0;
   ++youngest.stats.preemptions;
-  preempted_ = true;
 }
 
 void Scheduler::schedule_decodes() {
@@ -68,7 +66,7 @@ void Scheduler::schedule_prefills() {
 }
 
 // A sequence enters when blocks for all its tokens are free, beside those that running prompts still need and one spare block for each running
-// sequence to grow into: so an entry is rarely undone by the next step.
+// sequence to grow into: so an entry is rarely undone by the next step, and a sequence that just gave its blocks does not enter again.
 void Scheduler::admit() {
   std::int64_t spoken_for = 0;
   for (const Sequence* sequence : running_) spoken_for += std::max<std::int64_t>(pool_.blocks_for(sequence->length()) - sequence->blocks.size(), 0) + 1;

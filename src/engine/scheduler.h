@@ -51,7 +51,6 @@ class Scheduler {
 
   std::vector<Chunk> chunks_;  // of the step being scheduled
   std::int64_t budget_ = 0;    // tokens left in it
-  bool preempted_ = false;
 };
 
 }  // namespace inflight::engine

@@ -94,6 +94,27 @@ TEST(Scheduler, the_youngest_gives_its_blocks_and_returns_first) {
   EXPECT_EQ(pool.free_blocks(), 4);
 }
 
+TEST(Scheduler, a_prompt_takes_no_blocks_from_a_sequence_that_has_a_part_in_the_step) {
+  BlockPool pool(3, 16);
+  Scheduler scheduler({.max_num_seqs = 8, .max_num_batched_tokens = 64}, pool);
+  const auto first = sequence_of(1, pool, 16, 30), second = sequence_of(2, pool, 16, 4);
+  scheduler.add(*first);
+  scheduler.add(*second);
+  advance(scheduler, scheduler.schedule());
+  // The first now has 24 more tokens of prompt and no room; the second decodes and takes the last block.
+  first->tokens.resize(40);
+  first->prompt_tokens = 40;
+  first->max_tokens = 44;
+  while (second->length() < second->max_tokens) {
+    const auto chunks = scheduler.schedule();
+    ASSERT_EQ(plain(chunks), (Plain{{2, 1}}));
+    EXPECT_EQ(second->blocks.size(), 2);
+    advance(scheduler, chunks);
+  }
+  EXPECT_EQ(second->stats.preemptions, 0);
+  EXPECT_EQ(plain(scheduler.schedule()), (Plain{{1, 24}}));
+}
+
 struct Load {
   std::int64_t blocks, max_num_seqs, max_num_batched_tokens;
 };
