@@ -1,6 +1,6 @@
 #include "text/tokenizer.h"
 
-#include <limits>
+#include <malloc.h>
 
 #include "base/file.h"
 #include "text/library.h"
@@ -27,7 +27,7 @@ Result<Tokenizer> Tokenizer::load(const std::string& model_folder) {
                 other ? "the folder holds an older tokenizer form: load it with transformers' AutoTokenizer and save_pretrained() to get tokenizer.json"
                       : "is the download complete?");
   }
-  const std::string json = TRY(read_file(path));
+  std::string json = TRY(read_file(path));
   TokenizerConfig config = TRY(read_tokenizer_config(model_folder));
   const std::string options = config.options.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 
@@ -38,6 +38,9 @@ Result<Tokenizer> Tokenizer::load(const std::string& model_folder) {
     return fail(code == INFLIGHT_TEXT_INTERNAL ? Code::kInternal : Code::kCorrupt,
                 "\"{}\" cannot be used: {}; download it again, or save it anew with the tokenizers library (0.23)", path, error.str());
   }
+  // Parsing leaves holes of tens of megabytes in the heap; weights are loaded next, and memory is counted.
+  json = std::string();
+  malloc_trim(0);
   loaded->names = std::move(config.names);
   const auto id_of_name = [&](const std::string& text) { return text.empty() ? -1 : inflight_text_id_of(loaded->handle, text.data(), text.size()); };
   if (const std::int32_t eos = id_of_name(loaded->names.eos); eos >= 0) loaded->eos_ids.push_back(eos);

@@ -1,5 +1,5 @@
 //! Hugging Face tokenizers with what tokenizer_config.json adds to tokenizer.json, as transformers does on loading.
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::OnceLock;
 
 use serde_json::Value;
@@ -49,7 +49,7 @@ pub struct Tokenizer {
     main: tokenizers::Tokenizer,
     /// Without the special and marker-like added tokens; made when first asked for.
     plain: OnceLock<Result<tokenizers::Tokenizer, String>>,
-    special: HashMap<u32, ()>,
+    special: HashSet<u32>,
     id_limit: i32,
     decoder_json: Value,
 }
@@ -71,18 +71,24 @@ impl Tokenizer {
         Self::add_missing(&mut main, &options)?;
         main.set_encode_special_tokens(options.split_special);
 
-        let mut special = HashMap::new();
-        for (id, token) in main.get_added_tokens_decoder() {
-            if token.special {
-                special.insert(id, ());
-            }
-        }
-        let id_limit = main.get_vocab(true).into_values().max().map_or(0, |id| id as i32 + 1);
+        let added = main.get_added_tokens_decoder();
+        let special: HashSet<u32> = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
+        let id_limit = Self::model_limit(&main).max(added.keys().max().map_or(0, |id| id + 1)) as i32;
         let decoder_json = match main.get_decoder() {
             Some(decoder) => serde_json::to_value(decoder).map_err(Fault::invalid)?,
             None => Value::Null,
         };
         Ok(Tokenizer { main, plain: OnceLock::new(), special, id_limit, decoder_json })
+    }
+
+    /// The model's largest id plus one. Ids are nearly always dense; only where they are not is the vocabulary copied to look.
+    fn model_limit(main: &tokenizers::Tokenizer) -> u32 {
+        let model = main.get_model();
+        let size = model.get_vocab_size() as u32;
+        if (0..size).all(|id| model.id_to_token(id).is_some()) {
+            return size;
+        }
+        model.get_vocab().into_values().max().map_or(0, |id| id + 1)
     }
 
     fn add_missing(main: &mut tokenizers::Tokenizer, options: &TokenizerOptions) -> Result<(), Fault> {
@@ -172,7 +178,7 @@ impl Tokenizer {
     }
 
     pub fn is_special(&self, id: i32) -> bool {
-        u32::try_from(id).is_ok_and(|id| self.special.contains_key(&id))
+        u32::try_from(id).is_ok_and(|id| self.special.contains(&id))
     }
 
     pub fn id_limit(&self) -> i32 {
