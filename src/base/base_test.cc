@@ -19,8 +19,11 @@ TEST(Fp16, every_code_survives_the_round_trip) {
   for (std::uint32_t code = 0; code < 0x10000; ++code) {
     const auto half = static_cast<std::uint16_t>(code);
     const float value = fp16_to_float(half);
-    if (std::isnan(value)) EXPECT_TRUE(std::isnan(fp16_to_float(float_to_fp16(value))));
-    else EXPECT_EQ(float_to_fp16(value), half);
+    if (std::isnan(value)) {
+      EXPECT_TRUE(std::isnan(fp16_to_float(float_to_fp16(value))));
+    } else {
+      EXPECT_EQ(float_to_fp16(value), half);
+    }
   }
 }
 
@@ -38,7 +41,9 @@ TEST(Bf16, every_code_survives_the_round_trip_and_ties_go_to_even) {
   for (std::uint32_t code = 0; code < 0x10000; ++code) {
     const auto half = static_cast<std::uint16_t>(code);
     const float value = bf16_to_float(half);
-    if (!std::isnan(value)) EXPECT_EQ(float_to_bf16(value), half);
+    if (!std::isnan(value)) {
+      EXPECT_EQ(float_to_bf16(value), half);
+    }
   }
   EXPECT_EQ(float_to_bf16(std::bit_cast<float>(0x3f808000u)), 0x3f80);
   EXPECT_EQ(float_to_bf16(std::bit_cast<float>(0x3f818000u)), 0x3f82);
@@ -62,6 +67,7 @@ TEST(Json, errors_name_the_file_and_the_key) {
   EXPECT_THAT(view.integer("a").error().message, testing::AllOf(testing::HasSubstr("config.json"), testing::HasSubstr("\"a\""), testing::HasSubstr("\"x\"")));
   EXPECT_THAT(view.integer("z").error().message, testing::HasSubstr("missing"));
   EXPECT_FALSE(parse_json("{", "x"));
+  EXPECT_THAT(parse_json(std::string("{}\0junk", 7), "x").error().message, testing::HasSubstr("NUL byte at byte 2"));
   EXPECT_FALSE(parse_json(std::string(100000, '['), "x"));
 }
 

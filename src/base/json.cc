@@ -39,6 +39,8 @@ Result<Json> parse_json(std::string_view text, std::string_view where, int max_d
       --depth;
     }
   }
+  // The parser takes a NUL for the end of its input and would accept whatever follows.
+  if (const auto nul = text.find('\0'); nul != std::string_view::npos) return fail(Code::kCorrupt, "{}: not valid JSON: a NUL byte at byte {}", where, nul);
   try {
     return Json::parse(text);
   } catch (const Json::exception& e) {

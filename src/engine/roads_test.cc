@@ -50,8 +50,11 @@ void expect_same_weights(const OpenedModel& a, const OpenedModel& b) {
     ASSERT_GT(bytes.codes, 0);
     EXPECT_EQ(std::memcmp(x.codes, y.codes, static_cast<std::size_t>(bytes.codes)), 0) << name << ": codes differ";
     ASSERT_EQ(x.wide_scales.bytes(), y.wide_scales.bytes()) << name;
-    if (x.wide_scales.bytes()) EXPECT_EQ(std::memcmp(x.wide_scales.data(), y.wide_scales.data(), x.wide_scales.bytes()), 0) << name << ": wide scales differ";
-    else if (bytes.scales) EXPECT_EQ(std::memcmp(x.scales, y.scales, static_cast<std::size_t>(bytes.scales)), 0) << name << ": scales differ";
+    if (x.wide_scales.bytes()) {
+      EXPECT_EQ(std::memcmp(x.wide_scales.data(), y.wide_scales.data(), x.wide_scales.bytes()), 0) << name << ": wide scales differ";
+    } else if (bytes.scales) {
+      EXPECT_EQ(std::memcmp(x.scales, y.scales, static_cast<std::size_t>(bytes.scales)), 0) << name << ": scales differ";
+    }
   }
 }
 

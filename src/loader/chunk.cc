@@ -20,7 +20,7 @@ std::vector<Chunk> cut_chunks(const checkpoint::Checkpoint& checkpoint, const Lo
       chunks.push_back({r, 0, 1});
       continue;
     }
-    const std::int64_t panel = kernels::kPanelRows;
+    const std::int64_t panel = quant::kPanelRows;
     const std::int64_t fitting = chunk_bytes[static_cast<std::size_t>(tensor.shard)] / std::max<std::int64_t>(file_row_bytes(tensor.info), 1);
     const std::int64_t step = std::max<std::int64_t>(fitting / panel * panel, panel);
     for (std::int64_t row = route.slice.row_begin; row < route.slice.row_end;) {
@@ -38,7 +38,7 @@ std::int64_t staging_bytes(const checkpoint::Checkpoint& checkpoint, const LoadP
   std::int64_t scales = 0;
   for (const Route& route : plan.routes) {
     const TensorInfo& tensor = checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].info;
-    largest = std::max(largest, std::min(tensor.bytes(), file_row_bytes(tensor) * kernels::kPanelRows));
+    largest = std::max(largest, std::min(tensor.bytes(), file_row_bytes(tensor) * quant::kPanelRows));
     const quant::Slot& slot = plan.params.slots[route.param];
     if (slot.format && slot.format->group != 0) scales = std::max(scales, slot.bytes.scales * 2);
   }

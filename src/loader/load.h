@@ -4,7 +4,6 @@
 
 #include "base/thread_pool.h"
 #include "checkpoint/checkpoint.h"
-#include "kernels/kernels.h"
 #include "loader/plan.h"
 #include "loader/report.h"
 #include "quant/store.h"
@@ -17,7 +16,7 @@ struct LoadContext {
   const checkpoint::Checkpoint& checkpoint;
   const LoadPlan& plan;
   const params::ParamTable& table;
-  const kernels::Kernels& kernels;
+  const quant::Kernels& kernels;
   ThreadPool& pool;
   quant::ParamStore& store;  // allocated for plan.params
 };

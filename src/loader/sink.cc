@@ -24,7 +24,7 @@ float element(const std::byte* data, DType dtype, std::int64_t i) {
 
 }  // namespace
 
-Sink::Sink(const checkpoint::Checkpoint& checkpoint, const LoadPlan& plan, const params::ParamTable& table, const kernels::Kernels& kernels, quant::ParamStore& store)
+Sink::Sink(const checkpoint::Checkpoint& checkpoint, const LoadPlan& plan, const params::ParamTable& table, const quant::Kernels& kernels, quant::ParamStore& store)
     : checkpoint_(checkpoint), plan_(plan), table_(table), kernels_(kernels), store_(store), progress_(std::make_unique<Progress[]>(table.rows.size())) {
   for (const Route& route : plan.routes) {
     const bool rows = checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].info.shape.size() >= 2;
@@ -66,8 +66,8 @@ Result<void> Sink::accept_rows(const Route& route, const TensorInfo& tensor, con
   const std::int64_t width = dtype_bits(tensor.dtype) / 8;
   for (std::int64_t done = 0; done < chunk.rows;) {
     const std::int64_t local = route.slice.local_row + chunk.row - route.slice.row_begin + done;
-    const auto rows = static_cast<int>(std::min(kernels::kPanelRows - local % kernels::kPanelRows, chunk.rows - done));
-    const kernels::SourceRows source{.data = data + done * stride_bytes, .dtype = tensor.dtype, .stride = stride_bytes / width, .rows = rows, .inputs = matrix.inputs};
+    const auto rows = static_cast<int>(std::min(quant::kPanelRows - local % quant::kPanelRows, chunk.rows - done));
+    const quant::SourceRows source{.data = data + done * stride_bytes, .dtype = tensor.dtype, .stride = stride_bytes / width, .rows = rows, .inputs = matrix.inputs};
     const std::int64_t bad = matrix.format->store(kernels_, source, local, matrix);
     if (bad >= 0) {
       const std::int64_t row = chunk.row + done + bad / matrix.inputs, column = route.slice.col_begin + bad % matrix.inputs;

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
-#include "kernels/kernels.h"
 #include "loader/chunk.h"
 #include "loader/plan.h"
 #include "quant/store.h"
@@ -17,7 +16,7 @@ namespace inflight::loader {
 
 class Sink {
  public:
-  Sink(const checkpoint::Checkpoint& checkpoint, const LoadPlan& plan, const params::ParamTable& table, const kernels::Kernels& kernels, quant::ParamStore& store);
+  Sink(const checkpoint::Checkpoint& checkpoint, const LoadPlan& plan, const params::ParamTable& table, const quant::Kernels& kernels, quant::ParamStore& store);
 
   // `data`: the chunk's rows, `stride_bytes` apart, beginning at the first column of the route's slice. Each chunk must be given exactly once.
   // kCorrupt: NaN or infinity (names tensor and element), or stored codes out of range.
@@ -38,7 +37,7 @@ class Sink {
   const checkpoint::Checkpoint& checkpoint_;
   const LoadPlan& plan_;
   const params::ParamTable& table_;
-  const kernels::Kernels& kernels_;
+  const quant::Kernels& kernels_;
   quant::ParamStore& store_;
   std::unique_ptr<Progress[]> progress_;
 };

@@ -15,6 +15,11 @@ namespace inflight::quant {
 
 struct Matrix;
 
+// The part of the kernels' vocabulary that loading speaks: rows of a checkpoint tensor, the table, the panel height.
+using kernels::Kernels;
+using kernels::kPanelRows;
+using kernels::SourceRows;
+
 // How codes lie in a packed panel (kernels.h); the products are chosen by it.
 enum class Codes { kF32, kBf16, kU8, kU4 };
 
@@ -44,7 +49,7 @@ struct Format {
   PackedBytes (*bytes)(std::int64_t outputs, std::int64_t inputs, std::int64_t group);
   // Quantizes (or copies) rows into the matrix, starting at output `row`; at most to the end of its panel (so 1..16 rows).
   // Returns -1, or row * inputs + k of the first NaN or infinity.
-  std::int64_t (*store)(const kernels::Kernels& kernels, const kernels::SourceRows& source, std::int64_t row, Matrix& matrix);
+  std::int64_t (*store)(const Kernels& kernels, const SourceRows& source, std::int64_t row, Matrix& matrix);
   // Dequantizes one output row into [inputs] f32, as kernels' FP32 arithmetic sees it: q * scale.
   void (*dequantize)(const Matrix& matrix, std::int64_t row, float* out);
   // The tensors of a converted folder for one piece [rows, inputs]. scales_fp32: the group scales of this matrix did not fit FP16.

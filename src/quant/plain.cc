@@ -9,8 +9,6 @@
 namespace inflight::quant {
 namespace {
 
-using kernels::kPanelRows;
-
 std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
 // ---- bf16: [panels][ceil(K/2)][16][2]

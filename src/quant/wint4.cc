@@ -10,8 +10,6 @@
 namespace inflight::quant {
 namespace {
 
-using kernels::kPanelRows;
-
 std::int64_t padded_inputs(std::int64_t inputs) { return (inputs + 7) / 8 * 8; }
 
 PackedBytes bytes(std::int64_t outputs, std::int64_t inputs, std::int64_t group) {

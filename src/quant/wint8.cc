@@ -9,8 +9,6 @@
 namespace inflight::quant {
 namespace {
 
-using kernels::kPanelRows;
-
 std::int64_t padded_inputs(std::int64_t inputs) { return (inputs + 3) / 4 * 4; }
 
 PackedBytes bytes(std::int64_t outputs, std::int64_t inputs, std::int64_t) {
