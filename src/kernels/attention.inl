@@ -15,7 +15,7 @@ constexpr int kUnit = 2 * kLanes;  // elements of a value row that one Pair hold
 // Blocks are short and scattered, so the hardware sees no stream to fetch ahead.
 template <class Stored>
 inline void fetch(const Stored* p) {
-  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
+  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
 }
 
 struct F32Cache {
