@@ -68,17 +68,24 @@ void quantize_int8(const float* x, std::int64_t ldx, std::int64_t tokens, std::i
   }
 }
 
+// Many tokens pass in blocks of K. What waits between them: with groups, y itself holds acc; per channel, the integer sums are kept apart.
+constexpr std::int64_t kTokenBlock = 64;   // x (256 KB at most) stays in L2
+constexpr std::int64_t kInputBlock = 2048;
+constexpr std::int64_t kSumPanels = 8;     // panels whose sums are kept, 64 KB of stack
+
 struct DotTile {
-  const std::uint8_t* weights;  // of the first panel
+  const std::uint8_t* weights;  // of the first panel, at this block of K
   std::size_t panel_bytes;
-  const std::int8_t* codes;     // of the tile
-  const std::int32_t* sums;
+  const std::int8_t* codes;     // of the tile, at this block of K
+  const std::int32_t* sums;     // of the tile, at this block's first group
   const float* token_scales;    // [kTokens]
-  std::int64_t inputs, group;   // group: inputs a sum runs over
-  const char* scales;
+  std::int64_t inputs, group;   // of this block of K; inputs a sum runs over
+  const char* scales;           // of the first panel, at this block's first group
   std::size_t panel_scale_bytes;
   bool scales_fp16;
   bool channel;
+  bool first, last;             // block of K
+  std::int32_t* kept;           // channel, unless first and last: [panels][kTokenBlock][2][16], of this panel and token
   std::size_t prefetch[2];      // bytes ahead of the block in work; the second with two panels only
   float* y;
   std::int64_t ldy;
@@ -110,7 +117,7 @@ template <int kBits, int kTokens, int kPanels>
   constexpr int kBlocks = kSums > kSteps ? kSums / kSteps : 1;
   Lanes acc[kTokens][kPanels];
   for (int t = 0; t < kTokens; ++t)
-    for (int p = 0; p < kPanels; ++p) acc[t][p] = zeros();
+    for (int p = 0; p < kPanels; ++p) acc[t][p] = tile.first || tile.channel ? zeros() : load_lanes(tile.y + t * tile.ldy + p * 16);
   const std::uint8_t* weights = tile.weights;
   const std::int8_t* codes = tile.codes;
   const std::int32_t* starts = tile.sums;
@@ -123,6 +130,10 @@ template <int kBits, int kTokens, int kPanels>
           const Ints start = i > 0 ? splat_int(0) : kBits == 4 ? splat_int(starts[t * 2 + plane]) : shift_left<4>(splat_int(starts[t * 2 + plane]));
           for (int p = 0; p < kPanels; ++p) sums[i][t][plane][p] = start;
         }
+    if (!tile.first && tile.channel)
+      for (int t = 0; t < kTokens; ++t)
+        for (int plane = 0; plane < 2; ++plane)
+          for (int p = 0; p < kPanels; ++p) sums[0][t][plane][p] = load_ints(tile.kept + p * kTokenBlock * 32 + (t * 2 + plane) * 16);
     starts += kTokens * 2;
     const std::int64_t now = left < tile.group ? left : tile.group;
     left -= now;
@@ -150,13 +161,19 @@ template <int kBits, int kTokens, int kPanels>
           high = add(high, sums[i][t][0][p]);
           low = add(low, sums[i][t][1][p]);
         }
+        if (!tile.last && tile.channel) {
+          store_ints(tile.kept + p * kTokenBlock * 32 + t * 32, high);
+          store_ints(tile.kept + p * kTokenBlock * 32 + t * 32 + 16, low);
+          continue;
+        }
         const Lanes v = fused(splat(128.0f), to_float(high), to_float(low));
         acc[t][p] = tile.channel ? multiply(v, multiply(scale, splat(tile.token_scales[t]))) : fused(v, scale, acc[t][p]);
       }
     }
   }
+  if (!tile.last && tile.channel) return;
   for (int t = 0; t < kTokens; ++t)
-    for (int p = 0; p < kPanels; ++p) store_lanes(tile.y + t * tile.ldy + p * 16, tile.channel ? acc[t][p] : multiply(acc[t][p], splat(tile.token_scales[t])));
+    for (int p = 0; p < kPanels; ++p) store_lanes(tile.y + t * tile.ldy + p * 16, tile.channel || !tile.last ? acc[t][p] : multiply(acc[t][p], splat(tile.token_scales[t])));
 }
 
 template <int kBits, int kPanels, int kTokens = kTileTokens>
@@ -169,48 +186,93 @@ void dot_tokens(const DotTile& tile, std::int64_t tokens) {
 constexpr std::size_t kPrefetchBytes = 2048;
 // From here on two panels at once pay.
 constexpr std::int64_t kPairTokens = 2;
-// Above this, the panels in work and the next ones do not fit L2 together: many tokens then leave the next ones to the hardware.
-constexpr std::size_t kPairBytes = 256 << 10;
+// Where a product is: what a tile of it needs to know.
+struct DotPlace {
+  const Weight& w;
+  const Activations& layout;
+  const char* base;    // activations
+  std::int64_t tokens;
+  float* y;
+};
 
-// A tile starting at token t, `rows` tokens of it, times `width` panels.
+// The tile that starts at token t, times `width` panels, over inputs [k, k + tile.inputs).
 template <int kBits>
-void dot_panels(DotTile tile, const Weight& w, const Activations& layout, const char* base, std::int64_t t, std::int64_t rows, std::int64_t panel, std::int64_t width, float* y) {
-  tile.weights = static_cast<const std::uint8_t*>(w.codes) + panel * tile.panel_bytes;
-  tile.scales = static_cast<const char*>(w.scales) + panel * tile.panel_scale_bytes;
-  tile.codes = reinterpret_cast<const std::int8_t*>(base + t * layout.token_codes);
-  tile.sums = reinterpret_cast<const std::int32_t*>(base + layout.sums_at) + t * layout.token_sums;
-  tile.token_scales = reinterpret_cast<const float*>(base + layout.scales_at) + t;
-  tile.y = y + t * tile.ldy + panel * 16;
+LANES_INLINE void dot_panels(DotTile& tile, const DotPlace& at, std::int64_t t, std::int64_t k, std::int64_t panel, std::int64_t width) {
+  const std::int64_t rows = at.tokens - t < kTileTokens ? at.tokens - t : std::int64_t{kTileTokens};
+  const std::int64_t g = tile.channel ? 0 : k / tile.group;
+  tile.weights = static_cast<const std::uint8_t*>(at.w.codes) + panel * tile.panel_bytes + k / (32 / kBits) * 64;
+  tile.scales = static_cast<const char*>(at.w.scales) + panel * tile.panel_scale_bytes + g * (tile.scales_fp16 ? 32 : 64);
+  tile.codes = reinterpret_cast<const std::int8_t*>(at.base + t * at.layout.token_codes + k / 4 * rows * 8);
+  tile.sums = reinterpret_cast<const std::int32_t*>(at.base + at.layout.sums_at) + t * at.layout.token_sums + g * rows * 2;
+  tile.token_scales = reinterpret_cast<const float*>(at.base + at.layout.scales_at) + t;
+  tile.y = at.y + t * tile.ldy + panel * 16;
   if (width == kTilePanels) dot_tokens<kBits, kTilePanels>(tile, rows);
   else dot_tokens<kBits, 1>(tile, rows);
+}
+
+// Few tokens take panels whole: memory is read once. One token passes panel after panel, a single stream;
+// more work on panels that stay in L2 and fetch the next ones meanwhile.
+template <int kBits>
+void gemm_whole(DotTile tile, const DotPlace& at, std::int64_t panel_begin, std::int64_t panel_end) {
+  tile.inputs = at.w.inputs;
+  tile.first = tile.last = true;
+  std::int64_t panel = panel_begin;
+  while (panel < panel_end) {
+    const std::int64_t width = at.tokens >= kPairTokens && panel_end - panel >= kTilePanels ? kTilePanels : 1;
+    for (std::int64_t t = 0; t < at.tokens; t += kTileTokens) {
+      const std::int64_t ahead = t / kTileTokens;  // this tile fetches the panel that is `ahead` behind these
+      if (at.tokens <= kTileTokens && width == 1) tile.prefetch[0] = kPrefetchBytes;
+      else tile.prefetch[0] = ahead < width ? static_cast<std::size_t>(width + ahead) * tile.panel_bytes : 0;
+      tile.prefetch[1] = tile.prefetch[0] + (at.tokens <= kTileTokens ? tile.panel_bytes : 0);
+      dot_panels<kBits>(tile, at, t, 0, panel, width);
+    }
+    panel += width;
+  }
+}
+
+// Many tokens: a block of them stays in L2 over a block of K, and all panels pass.
+template <int kBits>
+void gemm_blocks(DotTile tile, const DotPlace& at, std::int64_t panel_begin, std::int64_t panel_end) {
+  const std::int64_t unit = at.w.group > 0 ? at.w.group : 8;
+  const std::int64_t step = at.w.inputs <= kInputBlock * 3 / 2 ? at.w.inputs : (kInputBlock + unit - 1) / unit * unit;
+  const std::int64_t panel_step = tile.channel && step < at.w.inputs ? kSumPanels : panel_end - panel_begin;
+  alignas(64) std::int32_t kept[kSumPanels * kTokenBlock * 32];
+  for (std::int64_t t0 = 0; t0 < at.tokens; t0 += kTokenBlock) {
+    const std::int64_t t_end = t0 + kTokenBlock < at.tokens ? t0 + kTokenBlock : at.tokens;
+    for (std::int64_t p0 = panel_begin; p0 < panel_end; p0 += panel_step) {
+      const std::int64_t p_end = p0 + panel_step < panel_end ? p0 + panel_step : panel_end;
+      for (std::int64_t k = 0; k < at.w.inputs; k += step) {
+        tile.inputs = at.w.inputs - k < step ? at.w.inputs - k : step;
+        tile.first = k == 0;
+        tile.last = k + step >= at.w.inputs;
+        std::int64_t panel = p0;
+        while (panel < p_end) {
+          const std::int64_t width = p_end - panel >= kTilePanels ? kTilePanels : 1;
+          for (std::int64_t t = t0; t < t_end; t += kTileTokens) {
+            const std::int64_t ahead = (t - t0) / kTileTokens;
+            tile.prefetch[0] = tile.prefetch[1] = ahead < width ? static_cast<std::size_t>(width + ahead) * tile.panel_bytes : 0;
+            tile.kept = kept + ((panel - p0) * kTokenBlock + t - t0) * 32;
+            dot_panels<kBits>(tile, at, t, k, panel, width);
+          }
+          panel += width;
+        }
+      }
+    }
+  }
 }
 
 template <int kBits>
 void gemm_int8(const Weight& w, const void* activations, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy) {
   const Activations layout(tokens, w.inputs, w.group);
-  const char* base = static_cast<const char*>(activations);
   constexpr std::int64_t kDepth = 32 / kBits;
   DotTile tile{};
   tile.panel_bytes = static_cast<std::size_t>((w.inputs + kDepth - 1) / kDepth) * 64;
-  tile.inputs = w.inputs;
   tile.group = w.group == 0 ? w.inputs : w.group;
   tile.channel = w.group == 0;
   tile.panel_scale_bytes = static_cast<std::size_t>(groups_of(w)) * (w.scales_fp16 ? 32 : 64);
   tile.scales_fp16 = w.scales_fp16;
   tile.ldy = ldy;
-  std::int64_t panel = panel_begin;
-  while (panel < panel_end) {
-    // One token passes panel after panel, one stream of memory. More tokens work on panels that stay in L2 and fetch the next ones meanwhile.
-    const std::int64_t width = tokens >= kPairTokens && panel_end - panel >= kTilePanels ? kTilePanels : 1;
-    const bool fetch = tokens <= 64 || width * tile.panel_bytes <= kPairBytes;
-    for (std::int64_t t = 0; t < tokens; t += kTileTokens) {
-      const std::int64_t rows = tokens - t < kTileTokens ? tokens - t : std::int64_t{kTileTokens};
-      const std::int64_t ahead = t / kTileTokens;  // this tile fetches the panel that is `ahead` behind these
-      if (tokens <= kTileTokens && width == 1) tile.prefetch[0] = kPrefetchBytes;
-      else tile.prefetch[0] = fetch && ahead < width ? static_cast<std::size_t>(width + ahead) * tile.panel_bytes : 0;
-      tile.prefetch[1] = tile.prefetch[0] + (tokens <= kTileTokens ? tile.panel_bytes : 0);
-      dot_panels<kBits>(tile, w, layout, base, t, rows, panel, width, y);
-    }
-    panel += width;
-  }
+  const DotPlace at{w, layout, static_cast<const char*>(activations), tokens, y};
+  if (tokens <= kTokenBlock / 2) gemm_whole<kBits>(tile, at, panel_begin, panel_end);
+  else gemm_blocks<kBits>(tile, at, panel_begin, panel_end);
 }

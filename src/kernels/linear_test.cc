@@ -101,6 +101,8 @@ std::vector<Shape> shapes(std::mt19937& rng, bool scaled) {
   for (std::int64_t n : {1, 15, 16, 17, 32, 33, 63, 64, 65, 80, 96, 112, 130}) all.push_back({1 + n % 3, n, 72, 0, false});
   all.push_back({19, 40, 1500, 0, false});  // several blocks of K
   all.push_back({1, 70, 3001, 0, false});
+  all.push_back({35, 150, 3333, 0, false});  // several blocks of panels
+  all.push_back({70, 20, 4500, 0, false});   // several blocks of tokens
   if (scaled)
     for (std::int64_t group : {8, 32, 64, 128})
       for (bool fp16 : {false, true}) {
@@ -109,6 +111,7 @@ std::vector<Shape> shapes(std::mt19937& rng, bool scaled) {
         all.push_back({17, 33, group * 9, group, fp16});
         all.push_back({21, 50, group * 20 + 3, group, fp16});
         all.push_back({1, 81, group * 3, group, fp16});
+        if (fp16 == (group == 32)) all.push_back({67, 33, 3200 + group / 2, group, fp16});
       }
   return all;
 }

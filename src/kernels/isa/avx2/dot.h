@@ -111,6 +111,10 @@ template <int kBits>
 using Activation = typename DotTypes<kBits>::Activation;  // 4 inputs, in every lane
 
 LANES_INLINE Ints splat_int(std::int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+LANES_INLINE void store_ints(void* p, Ints x) {
+  _mm256_storeu_si256(static_cast<__m256i*>(p), x.a);
+  _mm256_storeu_si256(static_cast<__m256i*>(p) + 1, x.b);
+}
 LANES_INLINE Lanes to_float(Ints x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 LANES_INLINE void load_codes(const std::uint8_t* block, WideCodes (&codes)[1]) {
   const Ints v = load_ints(block);

@@ -73,6 +73,8 @@ using Codes = __m512i;       // 16 rows x 4 inputs
 template <int kBits>
 using Activation = __m512i;  // 4 inputs, in every lane
 LANES_INLINE Ints splat_int(std::int32_t x) { return _mm512_set1_epi32(x); }
+LANES_INLINE Ints load_ints(const void* p) { return _mm512_loadu_si512(p); }
+LANES_INLINE void store_ints(void* p, Ints x) { _mm512_storeu_si512(p, x); }
 LANES_INLINE Lanes to_float(Ints x) { return _mm512_cvtepi32_ps(x); }
 LANES_INLINE void load_codes(const std::uint8_t* block, __m512i (&codes)[1]) { codes[0] = _mm512_loadu_si512(block); }
 LANES_INLINE void load_codes(const std::uint8_t* block, __m512i (&codes)[2]) {
