@@ -17,7 +17,7 @@ using ::testing::StartsWith;
 OrderedJson goldens(const std::string& relative) { return OrderedJson::parse(read_file(data_path("tokenizers/" + relative)).value()); }
 
 class RealChat : public ::testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Families, RealChat, ::testing::Values("qwen3", "smollm2"), [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Families, RealChat, ::testing::Values("qwen3", "smollm2"), [](const auto& family) { return std::string(family.param); });
 
 TEST_P(RealChat, renders_the_reference_chats_byte_for_byte_and_to_the_same_ids) {
   const std::string folder = std::string("tokenizers/") + GetParam();
@@ -51,7 +51,9 @@ TEST(Jinja, snippets_give_what_the_reference_gives) {
     const auto compiled = ChatTemplate::compile(source, "snippet");
     if (snippet.contains("error") && snippet["error"] == "syntax") {
       EXPECT_FALSE(compiled) << source;
-      if (!compiled) EXPECT_THAT(compiled.error().message, HasSubstr("line " + std::to_string(snippet["line"].get<int>()))) << source;
+      if (!compiled) {
+        EXPECT_THAT(compiled.error().message, HasSubstr("line " + std::to_string(snippet["line"].get<int>()))) << source;
+      }
       continue;
     }
     if (!compiled) {
@@ -63,7 +65,9 @@ TEST(Jinja, snippets_give_what_the_reference_gives) {
     const auto text = compiled->render({.messages = messages, .variables = variables});
     if (snippet.contains("error")) {
       EXPECT_FALSE(text) << source << " gave " << *text << "\nthe reference fails: " << snippet["message"];
-      if (!text && source.find("raise_exception") != std::string::npos) EXPECT_THAT(text.error().message, HasSubstr(": " + snippet["message"].get<std::string>()));
+      if (!text && source.find("raise_exception") != std::string::npos) {
+        EXPECT_THAT(text.error().message, HasSubstr(": " + snippet["message"].get<std::string>()));
+      }
     } else if (!text) {
       ADD_FAILURE() << source << "\n" << text.error().message << "\nthe reference gives " << snippet["text"];
     } else {

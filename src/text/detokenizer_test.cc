@@ -57,7 +57,7 @@ class Streaming : public ::testing::TestWithParam<const char*> {
     return tokenizer_.id_of(spelled);
   }
 };
-INSTANTIATE_TEST_SUITE_P(Families, Streaming, ::testing::Values("qwen3", "smollm2"), [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Families, Streaming, ::testing::Values("qwen3", "smollm2"), [](const auto& family) { return std::string(family.param); });
 
 TEST_P(Streaming, joined_pieces_equal_the_whole_for_random_ids) {
   std::mt19937 random(4545);

@@ -28,7 +28,7 @@ class RealTokenizer : public ::testing::TestWithParam<const char*> {
   const Tokenizer& tokenizer_ = real_tokenizer(GetParam());
   Json data(const char* file) { return read_json_file(data_path(std::string("tokenizers/") + GetParam() + "/" + file)).value(); }
 };
-INSTANTIATE_TEST_SUITE_P(Families, RealTokenizer, ::testing::Values("qwen3", "smollm2"), [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Families, RealTokenizer, ::testing::Values("qwen3", "smollm2"), [](const auto& family) { return std::string(family.param); });
 
 TEST_P(RealTokenizer, encodes_the_reference_samples_to_the_reference_ids) {
   const Json reference = data("reference-ids.json");
