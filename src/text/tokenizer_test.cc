@@ -74,7 +74,9 @@ TEST_P(RealTokenizer, encodes_edge_cases_to_the_reference_digests) {
 }
 
 TEST_P(RealTokenizer, decodes_random_ids_as_the_reference) {
-  for (const Json& row : data("text-goldens.json")["decodings"]) {
+  const Json decodings = data("text-goldens.json")["decodings"];
+  EXPECT_EQ(decodings.size(), 60u);
+  for (const Json& row : decodings) {
     const Ids ids = row["ids"].get<Ids>();
     EXPECT_EQ(tokenizer_.decode(ids, false).value(), row["text"].get<std::string>()) << comma_joined(ids);
     EXPECT_EQ(tokenizer_.decode(ids, true).value(), row["skipped"].get<std::string>()) << comma_joined(ids);

@@ -93,7 +93,8 @@ TEST(Toys, decode_and_stream_as_the_reference) {
 
 std::vector<std::string> pieces(const Tokenizer& tokenizer, const std::string& text) {
   std::vector<std::string> result;
-  for (const std::int32_t id : tokenizer.encode(text, false).value()) result.push_back(tokenizer.token_of(id));
+  const Ids ids = tokenizer.encode(text, false).value();
+  for (const std::int32_t id : ids) result.push_back(tokenizer.token_of(id));
   return result;
 }
 
