@@ -4,19 +4,14 @@
 // One step takes a tile of 64 keys that starts at a multiple of 64: scores with keys as lanes, the running maximum, weights,
 // then values with D as lanes. The tile stays in the first-level cache while the heads pass over it, at most four at a time.
 // Every number is one fixed chain of operations (D ascending in a score, keys ascending in a value, tiles ascending), so neither
-// the heads that share a pass nor the registers that share a loop change a bit.
+// the heads that share a pass nor the registers that share a loop change a bit. A cold cache is fetched one tile ahead: its blocks are
+// short and scattered, so the hardware sees no stream to follow.
 constexpr int kTile = 64;
 constexpr int kSubtile = 16;  // keys that are contiguous in a block
 constexpr int kTileVectors = kTile / kLanes;
 constexpr int kSubtileVectors = kSubtile / kLanes;
 constexpr int kMaxPassHeads = 4;
 constexpr int kUnit = 2 * kLanes;  // elements of a value row that one Pair holds
-
-// Blocks are short and scattered, so the hardware sees no stream to fetch ahead.
-template <class Stored>
-inline void fetch(const Stored* p) {
-  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
-}
 
 struct F32Cache {
   using Stored = float;

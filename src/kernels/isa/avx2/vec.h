@@ -26,6 +26,8 @@ struct Wide {  // FP64 accumulators, one per lane
 constexpr int kLanes = 8;
 constexpr int kRegisters = 16;
 
+inline void fetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
 inline V zero() { return _mm256_setzero_ps(); }
 inline V set1(float value) { return _mm256_set1_ps(value); }
 inline V load(const float* p) { return _mm256_loadu_ps(p); }

@@ -21,6 +21,8 @@ struct Wide {  // FP64 accumulators, one per lane
 constexpr int kLanes = 16;
 constexpr int kRegisters = 32;
 
+inline void fetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
 inline V zero() { return _mm512_setzero_ps(); }
 inline V set1(float value) { return _mm512_set1_ps(value); }
 inline V load(const float* p) { return _mm512_loadu_ps(p); }
