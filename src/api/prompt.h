@@ -1,5 +1,6 @@
 // From what the user wrote to token ids. A text is one user message, rendered with the opening of the answer and encoded without
 // further special tokens (the template writes them); raw: the text itself, with the special tokens that the tokenizer adds.
+// As in the reference, the text of a special token inside a message becomes that token, unless plain_content is on.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -15,6 +16,7 @@ namespace inflight::api {
 
 struct PromptOptions {
   bool raw = false;                                // --raw
+  bool plain_content = false;                      // text of special tokens inside messages is ordinary text, not those tokens
   OrderedJson variables = OrderedJson::object();   // more template variables
 };
 
@@ -34,6 +36,8 @@ class PromptEncoder {
   PromptEncoder(text::Tokenizer tokenizer, text::ChatTemplate chat, PromptOptions options)
       : tokenizer_(std::move(tokenizer)), chat_(std::move(chat)), options_(std::move(options)) {}
   Result<std::vector<std::int32_t>> encode_messages(const OrderedJson& messages) const;
+  Result<std::vector<std::int32_t>> encode_plain(const OrderedJson& messages, const std::string& rendered) const;
+  Result<std::string> render(const OrderedJson& messages) const;
 
   text::Tokenizer tokenizer_;
   text::ChatTemplate chat_;

@@ -150,7 +150,7 @@ Action declare_chat(CLI::App& app) {
   const auto arguments = std::make_shared<Arguments>();
   add_model_arguments(app, arguments->model);
   app.add_option("--system", arguments->system, "System message");
-  add_template_argument(app, arguments->text);
+  add_template_arguments(app, arguments->text);
   add_sampling_arguments(app, arguments->sampling);
   return [arguments] { return run(*arguments); };
 }

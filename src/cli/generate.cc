@@ -92,7 +92,7 @@ Action declare_generate(CLI::App& app) {
   app.add_option("--prompts", arguments->prompts, "JSON lines with \"prompt\", \"messages\" or \"ids\", and any sampling field; answers are JSON lines in the same order");
   app.add_flag("--raw", arguments->text.raw, "The prompt is plain text: no chat template, special tokens as the tokenizer adds them");
   app.add_flag("--json", arguments->json, "One JSON object with text, ids, finish_reason and usage instead of streamed text");
-  add_template_argument(app, arguments->text);
+  add_template_arguments(app, arguments->text);
   add_sampling_arguments(app, arguments->sampling);
   return [arguments] { return run(*arguments); };
 }

@@ -73,7 +73,7 @@ struct LineEditor::Terminal {
     el_set(editor, EL_CLIENTDATA, this);
     el_set(editor, EL_PROMPT, current_prompt);
     el_set(editor, EL_EDITOR, "emacs");
-    el_set(editor, EL_SIGNAL, 0);  // Ctrl-C is ours
+    el_set(editor, EL_SIGNAL, 1);  // it restores the terminal and redraws after a resize, then passes signals on to our handlers
     el_set(editor, EL_HIST, ::history, history);
     el_set(editor, EL_ADDFN, "inflight-paste", "Insert pasted text", insert_paste);
     el_set(editor, EL_BIND, "\\e[200~", "inflight-paste", nullptr);

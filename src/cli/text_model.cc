@@ -8,12 +8,13 @@
 
 namespace inflight::cli {
 
-void add_template_argument(CLI::App& app, TextArguments& arguments) {
+void add_template_arguments(CLI::App& app, TextArguments& arguments) {
   app.add_option("--chat-template-kwargs", arguments.template_variables, "More variables of the chat template, a JSON object such as {\"enable_thinking\": false}");
+  app.add_flag("--plain-content", arguments.plain_content, "The text of a special token inside a message is ordinary text; without it, it is that token, as in the reference");
 }
 
 Result<api::PromptEncoder> load_encoder(const std::string& folder, const TextArguments& arguments) {
-  api::PromptOptions options{.raw = arguments.raw};
+  api::PromptOptions options{.raw = arguments.raw, .plain_content = arguments.plain_content};
   if (!arguments.template_variables.empty()) {
     TRY(parse_json(arguments.template_variables, "--chat-template-kwargs"));
     options.variables = OrderedJson::parse(arguments.template_variables, nullptr, false);

@@ -18,10 +18,11 @@ namespace inflight::cli {
 
 struct TextArguments {
   bool raw = false;
+  bool plain_content = false;
   std::string template_variables;  // --chat-template-kwargs, a JSON object
 };
 
-void add_template_argument(CLI::App& app, TextArguments& arguments);
+void add_template_arguments(CLI::App& app, TextArguments& arguments);
 
 // Tokenizer and template of the folder: everything about prompts can be checked before weights are read.
 Result<api::PromptEncoder> load_encoder(const std::string& folder, const TextArguments& arguments);
