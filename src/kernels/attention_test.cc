@@ -189,6 +189,21 @@ TEST_F(Attention, MatchesFp64OverLongContexts) {
   for (const bool bf16 : {false, true}) expect_oracle({.head_dim = 80, .block_size = 64, .tokens = 4101, .bf16 = bf16}, 2, {{0, 4101}, {3000, 4100}});
 }
 
+// Sums of one sign grow with the context; their rounding must not.
+TEST_F(Attention, HoldsItsErrorOver16kKeysOfPositiveValues) {
+  for (const bool bf16 : {false, true}) {
+    const Shape shape{.head_dim = 18, .block_size = 64, .tokens = 16411, .bf16 = bf16};
+    const Rows keys = random_rows(shape.tokens, 18, 1, 1);
+    Rows values = random_rows(shape.tokens, 18, 0.1f, 2);
+    for (auto& row : values)
+      for (float& x : row) x = 1 + std::fabs(x);
+    const std::vector<float> q = random_rows(1, 2 * 18, 0.3f, 3)[0];
+    const std::vector<float> got = filled(shape, keys, values, shape.tokens).attend(q, 0, shape.tokens, 0.25f);
+    const std::vector<double> want = oracle(q, keys, values, shape, 0, shape.tokens, 0.25);
+    for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 2e-6 * largest(values)) << i;
+  }
+}
+
 // Scores of several hundreds: one key takes all the weight, and none of the exponentials may overflow.
 TEST_F(Attention, SurvivesLargeScores) {
   for (const bool bf16 : {false, true}) {
