@@ -30,6 +30,16 @@ std::unexpected<Error> system_error(const char* what, const std::string& path, i
   return fail(code_of(error), "cannot {} \"{}\": {}", what, path, std::strerror(error));
 }
 
+// A descriptor that bypasses the page cache, or -1: some file systems refuse the flag, others the first read, others want larger blocks.
+int open_direct(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
+  if (descriptor < 0) return -1;
+  alignas(4096) char block[4096];
+  if (::pread(descriptor, block, sizeof block, 0) > 0) return descriptor;
+  ::close(descriptor);
+  return -1;
+}
+
 }  // namespace
 
 Result<std::string> read_file(const std::string& path, std::int64_t max_bytes) {
@@ -51,7 +61,7 @@ bool is_regular_file(const std::string& path) {
 }
 
 Result<InputFile> InputFile::open(const std::string& path, bool direct) {
-  int descriptor = direct ? ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT) : -1;
+  int descriptor = direct ? open_direct(path) : -1;
   const bool is_direct = descriptor >= 0;
   if (descriptor < 0) descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) return system_error("open", path, errno);
@@ -78,9 +88,9 @@ InputFile::~InputFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-Result<void> InputFile::read_at(void* into, std::size_t bytes, std::int64_t offset) const {
+Result<void> InputFile::read_at(void* into, std::size_t bytes, std::int64_t offset, std::size_t required) const {
   std::size_t done = 0;
-  while (done < bytes) {
+  while (done < required) {
     const std::size_t want = std::min<std::size_t>(bytes - done, std::size_t{1} << 30);
     const ssize_t got = ::pread(descriptor_, static_cast<char*>(into) + done, want, offset + static_cast<std::int64_t>(done));
     if (got < 0) {
@@ -88,7 +98,7 @@ Result<void> InputFile::read_at(void* into, std::size_t bytes, std::int64_t offs
       return system_error("read", path_, errno);
     }
     if (got == 0)
-      return fail(Code::kCorrupt, "\"{}\" ended early: wanted {} bytes at offset {}, got {}; was the file truncated while it was read?", path_, bytes, offset, done);
+      return fail(Code::kCorrupt, "\"{}\" ended early: wanted {} bytes at offset {}, got {}; was the file truncated while it was read?", path_, required, offset, done);
     done += static_cast<std::size_t>(got);
   }
   return {};

@@ -17,13 +17,16 @@ bool is_regular_file(const std::string& path);
 // An open file for positioned reads. Move-only; closes itself. Safe to read from several threads.
 class InputFile {
  public:
-  static Result<InputFile> open(const std::string& path, bool direct = false);  // direct: O_DIRECT, falls back when refused
+  // direct: past the page cache (O_DIRECT), where the file system takes 4096-byte aligned reads of this file; else as usual. See direct().
+  static Result<InputFile> open(const std::string& path, bool direct = false);
   InputFile(InputFile&& other) noexcept;
   InputFile& operator=(InputFile&& other) noexcept;
   ~InputFile();
 
   // Reads exactly `bytes` at `offset`. A short read is an error that says how much of how much came: the file shrank.
-  Result<void> read_at(void* into, std::size_t bytes, std::int64_t offset) const;
+  Result<void> read_at(void* into, std::size_t bytes, std::int64_t offset) const { return read_at(into, bytes, offset, bytes); }
+  // The same, content with `required` bytes: direct reads are whole blocks and reach past the end of the file.
+  Result<void> read_at(void* into, std::size_t bytes, std::int64_t offset, std::size_t required) const;
   std::int64_t size() const { return size_; }
   const std::string& path() const { return path_; }
   bool direct() const { return direct_; }

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -107,6 +110,21 @@ TEST_P(Roads, converted_and_loaded_again_is_identical_in_codes_and_in_logits) {
   };
   EXPECT_EQ(bytes(scratch.at("out") + "/model.safetensors"), bytes(scratch.at("twice") + "/model.safetensors"));
   EXPECT_EQ(bytes(scratch.at("out") + "/config.json"), bytes(scratch.at("twice") + "/config.json"));
+}
+
+TEST_P(Roads, a_cold_checkpoint_read_past_the_page_cache_gives_the_same_bits) {
+  const auto& [model, quantization] = GetParam();
+  const ScratchFolder scratch;
+  TestFolder::read(tiny(model)).write(scratch.at("cold"));
+  const auto reference = open(tiny(model), quantization, 1);
+  const int descriptor = ::open((scratch.at("cold") + "/model.safetensors").c_str(), O_RDONLY);
+  ::fsync(descriptor);
+  ::posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED);  // where the file system keeps its pages anyway, this is one more warm load
+  ::close(descriptor);
+  const auto cold = open(scratch.at("cold"), quantization);
+  ASSERT_TRUE(reference && cold);
+  RecordProperty("direct_io", cold->report.direct_io ? "yes" : "no");
+  expect_same_weights(*reference, *cold);
 }
 
 TEST_P(Roads, shards_in_any_number_and_order_give_the_same_bits) {

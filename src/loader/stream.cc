@@ -67,7 +67,7 @@ Result<ReadRows> read_chunk(const InputFile& file, const TensorInfo& tensor, con
   if (file.direct()) {
     const std::int64_t aligned = begin / kDirectAlignment * kDirectAlignment;
     const std::int64_t end = (begin + bytes + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
-    TRY(file.read_at(buffer, static_cast<std::size_t>(std::min(end, file.size()) - aligned), aligned));
+    TRY(file.read_at(buffer, static_cast<std::size_t>(end - aligned), aligned, static_cast<std::size_t>(begin + bytes - aligned)));
     return ReadRows{buffer + (begin - aligned), row_bytes};
   }
   const std::int64_t columns = matrix ? tensor.shape[1] : 1;
