@@ -208,6 +208,20 @@ TEST(Engine, stop_ids_end_an_answer_unreported_and_respect_min_tokens_and_ignore
   for (const std::int32_t token : answers[masked].tokens) EXPECT_THAT(request.stop_ids, testing::Not(testing::Contains(token)));
 }
 
+TEST(Engine, a_stop_may_come_right_after_min_tokens) {
+  const auto engine = make_engine(fake_options());
+  Request request = request_of(12, 40);
+  for (std::int32_t id = 0; id < FakeModel::kVocabulary; ++id)
+    if (id != 5) request.stop_ids.push_back(id);  // 5 alone may be chosen before, and is unlikely to be after
+  request.sampling.min_tokens = 3;
+  const RequestId three = engine->submit(request).value();
+  request.sampling.min_tokens = 0;
+  const RequestId none = engine->submit(request).value();
+  auto answers = drain(*engine);
+  EXPECT_EQ(answers[three], (Answer{{5, 5, 5}, FinishReason::kStop, ""}));
+  EXPECT_EQ(answers[none], (Answer{{}, FinishReason::kStop, ""}));
+}
+
 TEST(Engine, logits_that_are_not_finite_end_that_request_alone) {
   const std::vector<Request> requests = mixed_requests();
   const auto engine = make_engine(fake_options(), 2);

@@ -142,7 +142,7 @@ TEST(Sampler, top_k_top_p_and_min_p_cut_in_this_order) {
 TEST(Sampler, bans_and_penalties_come_before_the_cuts) {
   Case c{.logits = logs(kP), .params = {}, .history = {}, .banned = {0, 6}};
   expect_distribution(c, {0, 0.25 / 0.58, 0.15 / 0.58, 0.10 / 0.58, 0.05 / 0.58, 0.03 / 0.58, 0});
-  c.params.temperature = 1e30;  // would make every token equal, the banned ones too
+  c.params.temperature = 1e300;  // would make every token equal, the banned ones too
   expect_distribution(c, {0, 0.2, 0.2, 0.2, 0.2, 0.2, 0});
   c = {.logits = logs({0.5, 0.3, 0.2}), .params = {.presence_penalty = 1}, .history = {}, .banned = {}};
   c.history.add_output(0);
@@ -183,6 +183,7 @@ TEST(Sampler, is_greedy_at_the_edges) {
   // Of equal logits greedy takes the first; min_p 1 keeps all of them.
   EXPECT_EQ((Case{.logits = {1, 4, 4, 0}, .params = greedy[0], .history = {}, .banned = {}}.support(200)), (std::set<std::int32_t>{1}));
   EXPECT_EQ((Case{.logits = {1, 4, 4, 0}, .params = {.min_p = 1}, .history = {}, .banned = {}}.support(200)), (std::set<std::int32_t>{1, 2}));
+  EXPECT_EQ((Case{.logits = {1, 4, 4, 3.9f}, .params = {.top_k = 3, .min_p = 1}, .history = {}, .banned = {}}.support(200)), (std::set<std::int32_t>{1, 2}));
   EXPECT_EQ((Case{.logits = {5}, .params = {}, .history = {}, .banned = {}}.support(20)), (std::set<std::int32_t>{0}));
 }
 
