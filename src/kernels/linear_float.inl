@@ -201,7 +201,7 @@ void gemm_float(const Weight& w, const X* x, std::int64_t ldx, std::int64_t toke
         const std::int64_t left = panel_end - panel;
         const int width = tokens == 1 && left >= kAlonePanels ? kAlonePanels : left >= few_panels ? few_panels : left >= kPanels ? kPanels : 1;
         tile.weights = static_cast<const char*>(w.codes) + panel * tile.panel_bytes + static_cast<std::size_t>(k / kDepth) * 64;
-        tile.scales = static_cast<const char*>(w.scales) + panel * tile.panel_scale_bytes + (channel || !Block::kScaled ? 0 : k / tile.group) * scale_bytes;
+        if (Block::kScaled) tile.scales = static_cast<const char*>(w.scales) + panel * tile.panel_scale_bytes + (channel ? 0 : k / tile.group) * scale_bytes;
         tile.y = y + t * ldy + panel * 16;
         // Meanwhile it fetches what it reads next: the panels behind these, or a little ahead where they are long. Several tiles fetch a panel each.
         const std::size_t behind = static_cast<std::size_t>(width) * tile.panel_bytes;

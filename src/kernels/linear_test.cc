@@ -22,8 +22,8 @@ struct FreeDeleter {
 using Aligned = std::unique_ptr<std::byte[], FreeDeleter>;
 Aligned aligned(std::size_t bytes, int fill = 0) {
   const std::size_t whole = (bytes + 63) / 64 * 64;
-  Aligned memory(static_cast<std::byte*>(std::aligned_alloc(64, whole + 64)));
-  std::memset(memory.get(), fill, whole + 64);
+  Aligned memory(static_cast<std::byte*>(std::aligned_alloc(64, whole)));
+  std::memset(memory.get(), fill, whole);
   return memory;
 }
 
@@ -161,8 +161,10 @@ class LinearTest : public testing::Test {
         else return bf16_to_float(x[t * ldx + k]);
       };
       const std::int64_t width = s.group == 0 ? s.inputs : s.group;
+      const bool large = s.tokens * s.outputs * s.inputs > 300'000;  // a sample is compared with the oracle
       for (std::int64_t t = 0; t < s.tokens; ++t) {
         for (std::int64_t n = 0; n < s.outputs; ++n) {
+          if (large && (t * 3 + n) % 8 != 0) continue;
           double sum = 0, size = 0;
           for (std::int64_t k = 0; k < s.inputs; ++k) {
             const double term = double{w.value(n, k)} * w.scale(n, k / width) * input(t, k);
@@ -174,6 +176,7 @@ class LinearTest : public testing::Test {
         for (std::int64_t n = s.outputs; n < panels * 16; ++n) ASSERT_EQ(y[t * ldy + n], 0.0f) << "padding lane " << n;
         for (std::int64_t n = panels * 16; n < ldy; ++n) ASSERT_EQ(y[t * ldy + n], untouched);
       }
+      if (large && isa == "scalar") continue;  // slow, and has no tiles
       if (reference) {
         std::vector<float> expected(s.tokens * ldy, untouched);
         reference(w.weight, x.data(), ldx, s.tokens, 0, panels, expected.data(), ldy);
@@ -261,6 +264,7 @@ class LinearTest : public testing::Test {
         for (std::int64_t n = s.outputs; n < panels * 16; ++n) ASSERT_EQ(y[t * ldy + n], 0.0f) << "padding lane " << n;
         for (std::int64_t n = panels * 16; n < ldy; ++n) ASSERT_EQ(y[t * ldy + n], untouched);
       }
+      if (isa == "scalar" && s.tokens * s.outputs * s.inputs > 300'000) continue;  // slow, and has no tiles
       std::vector<float> pieces(s.tokens * ldy, untouched);
       for (std::int64_t t = 0; t < s.tokens; ++t) {
         const std::vector<float> row(x.begin() + t * ldx, x.begin() + t * ldx + s.inputs);
