@@ -122,6 +122,27 @@ TEST(Jinja, hostile_templates_fail_without_harm) {
   for (int i = 0; i < 5000; ++i) blocks += "{% if true %}";
   EXPECT_FALSE(ChatTemplate::compile(blocks, "test"));
   EXPECT_FALSE(ChatTemplate::compile("{{ \xff\xfe }}", "test"));
+
+  const auto chain = [](const std::string& start, const std::string& link, const std::string& end) {
+    std::string source = start;
+    for (int i = 0; i < 100'000; ++i) source += link;
+    return ChatTemplate::compile(source + end, "test");
+  };
+  for (const char* const link : {"+1", ".a", "[0]", "|string", "~1", " and 1", " or 1", " if 1 else 1", "**1", "()", " is defined", "<1"}) {
+    const auto result = chain("{{ x", link, " }}");
+    ASSERT_FALSE(result) << link;
+    EXPECT_THAT(result.error().message, HasSubstr("line 1: a tag of more than 2000 tokens"));
+  }
+  EXPECT_FALSE(chain("{{ ", "not ", "1 }}"));
+  EXPECT_FALSE(chain("{{ ", "- ", "1 }}"));
+  EXPECT_THAT(chain("{% if 1 %}", "\n{% elif 1 %}", "{% endif %}").error().message, HasSubstr("line 502: more than 500 elif"));
+  std::string allowed = "{{ 1";
+  for (int i = 0; i < 900; ++i) allowed += "~1";
+  EXPECT_EQ(rendered(allowed + " }}"), std::string(901, '1'));
+
+  const std::string grow = "{% set ns = namespace(x=[]) %}{% for i in range(50000) %}{% set ns.x = [ns.x] %}{% endfor %}";
+  EXPECT_THAT(rendered(grow + "{{ ns.x|tojson }}"), AllOf(StartsWith("error: "), HasSubstr("200 levels")));
+  EXPECT_THAT(rendered(grow + "{{ ns.x }}"), HasSubstr("[...]"));
 }
 
 TEST(ChatTemplateFiles, jinja_file_wins_over_the_config) {

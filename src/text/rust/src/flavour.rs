@@ -28,10 +28,13 @@ fn float_of(value: &Value) -> Option<f64> {
     }
 }
 
+/// Values nested deeper than this are made by hostile templates only; printing recurses.
+const MAX_DEPTH: usize = 200;
+
 /// str(value)
 pub fn str_text(value: &Value) -> String {
     match value.kind() {
-        ValueKind::Seq | ValueKind::Map => repr_text(value),
+        ValueKind::Seq | ValueKind::Map => repr_text(value, MAX_DEPTH),
         _ => match float_of(value) {
             Some(number) => float_text(number),
             None => value.to_string(),
@@ -63,20 +66,23 @@ fn repr_string(text: &str) -> String {
     out
 }
 
-/// repr(value)
-pub fn repr_text(value: &Value) -> String {
+/// repr(value); "..." for what lies deeper than `depth`.
+fn repr_text(value: &Value, depth: usize) -> String {
+    if depth == 0 {
+        return "...".into();
+    }
     match value.kind() {
         ValueKind::String => repr_string(value.as_str().unwrap_or_default()),
         ValueKind::Undefined => "Undefined".into(),
         ValueKind::Seq => {
-            let items: Vec<String> = value.try_iter().into_iter().flatten().map(|item| repr_text(&item)).collect();
+            let items: Vec<String> = value.try_iter().into_iter().flatten().map(|item| repr_text(&item, depth - 1)).collect();
             format!("[{}]", items.join(", "))
         }
         ValueKind::Map => {
             let mut items: Vec<String> = Vec::new();
             for key in value.try_iter().into_iter().flatten() {
                 let item = value.get_item(&key).unwrap_or_default();
-                items.push(format!("{}: {}", repr_text(&key), repr_text(&item)));
+                items.push(format!("{}: {}", repr_text(&key, depth - 1), repr_text(&item, depth - 1)));
             }
             format!("{{{}}}", items.join(", "))
         }
@@ -143,6 +149,9 @@ impl Dump {
         if let Some(scalar) = json_scalar(value) {
             out.push_str(&scalar);
             return Ok(());
+        }
+        if depth > MAX_DEPTH {
+            return Err(Error::new(ErrorKind::InvalidOperation, format!("tojson: more than {MAX_DEPTH} levels")));
         }
         match value.kind() {
             ValueKind::String => json_string(value.as_str().unwrap_or_default(), self.ascii, out),

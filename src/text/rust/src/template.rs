@@ -1,5 +1,5 @@
 //! Chat templates: minijinja set up to answer as jinja2 does under transformers.
-use minijinja::machinery::{get_compiled_template, Instruction, Instructions};
+use minijinja::machinery::{get_compiled_template, tokenize, Instruction, Instructions, Token, WhitespaceConfig};
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind};
 
@@ -7,6 +7,13 @@ use crate::{flavour, methods, Fault, INVALID, RAISED, UNSUPPORTED};
 
 const NAME: &str = "chat_template";
 const RAISED_MARK: &str = "\u{1}raised\u{1}";
+
+// minijinja recurses once an operator or elif, and a template comes from the model's author: a chain of 100,000 would overflow the stack.
+// Published templates stay under 200 tokens in a tag and 20 elif in all.
+const MAX_TAG_TOKENS: usize = 2000;
+const MAX_ELIFS: usize = 500;
+/// Instructions in one rendering, some seconds; a conversation of 1,000 messages takes under a million.
+const MAX_INSTRUCTIONS: u64 = 200_000_000;
 
 pub struct Template {
     environment: Environment<'static>,
@@ -141,6 +148,7 @@ fn environment() -> Environment<'static> {
     env.set_lstrip_blocks(true);
     env.set_auto_escape_callback(|_| AutoEscape::None);
     env.set_unknown_method_callback(methods::call);
+    env.set_fuel(Some(MAX_INSTRUCTIONS));
     env.set_formatter(|out, _, value| std::fmt::Write::write_str(out, &flavour::str_text(value)).map_err(Error::from));
     env.add_filter("tojson", flavour::tojson);
     env.add_filter("string", |value: &Value| flavour::str_text(value));
@@ -208,10 +216,31 @@ fn check_names(env: &Environment, instructions: &Instructions) -> Result<(), Fau
     Ok(())
 }
 
+fn check_size(source: &str) -> Result<(), Fault> {
+    let whitespace = WhitespaceConfig { keep_trailing_newline: false, lstrip_blocks: true, trim_blocks: true };
+    let (mut in_tag, mut elifs) = (0, 0);
+    for token in tokenize(source, false, Default::default(), whitespace) {
+        let Ok((token, span)) = token else { return Ok(()) }; // the parser says it better
+        in_tag += 1;
+        match token {
+            Token::VariableStart | Token::BlockStart | Token::TemplateData(_) => in_tag = 0,
+            Token::Ident("elif") => elifs += 1,
+            _ => {}
+        }
+        if in_tag > MAX_TAG_TOKENS || elifs > MAX_ELIFS {
+            let what = if in_tag > MAX_TAG_TOKENS { format!("a tag of more than {MAX_TAG_TOKENS} tokens") } else { format!("more than {MAX_ELIFS} elif") };
+            return Err(Fault { code: UNSUPPORTED, message: format!("line {}: {what}", span.start_line) });
+        }
+    }
+    Ok(())
+}
+
 impl Template {
     pub fn compile(source: &str) -> Result<Template, Fault> {
+        let source = replace_generation_tags(source);
+        check_size(&source)?;
         let mut env = environment();
-        env.add_template_owned(NAME, replace_generation_tags(source)).map_err(|e| fault(&e))?;
+        env.add_template_owned(NAME, source).map_err(|e| fault(&e))?;
         let template = env.get_template(NAME).map_err(|e| fault(&e))?;
         let compiled = get_compiled_template(&template);
         check_names(&env, &compiled.instructions)?;
