@@ -88,7 +88,7 @@ void Attention::operator()(const Pass& pass, const Step& step, const RopeTable& 
               .keys = cache.keys(layer_, h), .values = cache.values(layer_, h), .block_stride = stride,
               .block_table = step.spans[static_cast<std::size_t>(span_of[t])].block_table, .block_size = shape.block_size,
               .begin = window_ > 0 ? std::max<std::int64_t>(0, position - window_ + 1) : 0, .end = position + 1, .scale = scale,
-              .out = attended + t * ldattended + h * group * head_dim, .scratch = scratch + worker * scratch_floats});
+              .out = attended + t * ldattended + h * group * head_dim, .scratch = scratch + worker * scratch_floats, .cold = t < pass.decode});
     }
   });
   o_(pass, attended, ldattended, y, ldy);
