@@ -11,6 +11,6 @@ foreach(isa_line IN LISTS isa_lines)
   add_library(inflight_kernels_${isa} OBJECT ${isa_files})
   target_include_directories(inflight_kernels_${isa} PRIVATE ${CMAKE_SOURCE_DIR}/src)
   target_link_libraries(inflight_kernels_${isa} PRIVATE inflight_flags)
-  target_compile_options(inflight_kernels_${isa} PRIVATE ${flags})
+  target_compile_options(inflight_kernels_${isa} PRIVATE ${flags} $<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized>) # gcc 12's own intrinsics warn
   target_sources(inflight_kernels PRIVATE $<TARGET_OBJECTS:inflight_kernels_${isa}>)
 endforeach()

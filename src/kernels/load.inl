@@ -142,8 +142,11 @@ std::int64_t quantize_u8(const SourceRows& source, int lane, const float* absmax
   return quantize_u8_rows<DType::kBF16>(source, lane, absmax, panel, scales);
 }
 
-// Codes of 128 inputs of one row. `by`: [128/16] divisors of runs of 16 where a group is a multiple of 16, else [128] one an input.
-template <DType kType, bool kPerInput>
+// How the divisors of 128 inputs of a row are given: one for all, one for 16 inputs each, one for each input.
+enum class Divisors { kOne, kRuns, kEach };
+
+// Codes of the first n of 128 inputs of one row.
+template <DType kType, Divisors kDivisors>
 LANES_INLINE void u4_row(const char* p, std::int64_t n, const float* by, std::uint32_t* chunk) {
   const Lanes bound = splat(7.0f);
   constexpr std::int64_t kBytes = Source<kType>::kBytes;
@@ -151,7 +154,7 @@ LANES_INLINE void u4_row(const char* p, std::int64_t n, const float* by, std::ui
     Ints q[4];
     for (int i = 0; i < 4; ++i) {
       const std::int64_t at = half * 64 + i * 16;
-      const Lanes scale = kPerInput ? load_lanes(by + at) : splat(by[half * 4 + i]);
+      const Lanes scale = kDivisors == Divisors::kEach ? load_lanes(by + at) : splat(by[kDivisors == Divisors::kOne ? 0 : half * 4 + i]);
       q[i] = quantize_lanes(n == 128 ? Source<kType>::load(p + at * kBytes) : load_source<kType>(p + at * kBytes, n - at), scale, bound);
     }
     store_u4_codes(chunk + half * 8, q);
@@ -183,8 +186,12 @@ std::int64_t quantize_u4_rows(const SourceRows& source, int lane, std::int64_t g
     for (int row = 0; row < source.rows; ++row) {
       const char* p = base + (row * source.stride + k) * kBytes;
       std::int64_t g = first_group, stop = first_end;
-      float by[128];
       float now = divisor(scales[g * 16 + lane + row]);
+      if (n == 128 && stop >= k + 128) {
+        u4_row<kType, Divisors::kOne>(p, 128, &now, chunk[row]);
+        continue;
+      }
+      float by[128];
       for (std::int64_t i = 0, step = runs ? 16 : 1; i < 128; i += step) {
         if (k + i >= stop && g + 1 < groups) {
           ++g;
@@ -193,8 +200,8 @@ std::int64_t quantize_u4_rows(const SourceRows& source, int lane, std::int64_t g
         }
         by[runs ? i / 16 : i] = now;
       }
-      if (runs) u4_row<kType, false>(p, n, by, chunk[row]);
-      else u4_row<kType, true>(p, n, by, chunk[row]);
+      if (runs) u4_row<kType, Divisors::kRuns>(p, n, by, chunk[row]);
+      else u4_row<kType, Divisors::kEach>(p, n, by, chunk[row]);
     }
     scatter(chunk, lane, source.rows, (n + 7) / 8, reinterpret_cast<std::uint32_t*>(panel + k * 8));
   }
