@@ -113,14 +113,17 @@ impl Step for ByteRuns {
     }
 }
 
-/// The byte-level alphabet: printable Latin-1 characters stand for themselves, the other bytes for U+0100 and up, in order.
+/// The byte-level alphabet: printable Latin-1 characters stand for themselves, the other bytes for U+0100 and up, in order:
+/// 0x00..=0x20 (33 of them), 0x7f..=0xa0 (34), 0xad.
 fn byte_of(character: char) -> Option<u8> {
-    let printable = |b: u32| matches!(b, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let code = character as u32;
-    if code < 0x100 {
-        return printable(code).then_some(code as u8);
+    match code {
+        0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff => Some(code as u8),
+        0x100..=0x120 => Some((code - 0x100) as u8),
+        0x121..=0x142 => Some((code - 0x121 + 0x7f) as u8),
+        0x143 => Some(0xad),
+        _ => None,
     }
-    (0u32..256).filter(|b| !printable(*b)).nth((code - 0x100) as usize).map(|b| b as u8)
 }
 
 /// ByteLevel: all tokens together are one string of bytes, read as UTF-8 with U+FFFD for each maximal invalid part.
