@@ -201,8 +201,8 @@ std::vector<Setting> settings() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiny, RealModel, testing::ValuesIn(settings()), [](const auto& info) {
-  std::string label = info.param.folder + "_" + (info.param.quantization.empty() ? "as_stored" : info.param.quantization) + "_" + info.param.compute;
+INSTANTIATE_TEST_SUITE_P(Tiny, RealModel, testing::ValuesIn(settings()), [](const auto& test) {
+  std::string label = test.param.folder + "_" + (test.param.quantization.empty() ? "as_stored" : test.param.quantization) + "_" + test.param.compute;
   std::ranges::replace(label, '-', '_');
   return label;
 });

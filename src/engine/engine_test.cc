@@ -296,7 +296,9 @@ TEST(Engine, a_long_request_is_not_starved_by_a_stream_of_short_ones) {
   EXPECT_LT(steps, 200);
   EXPECT_GT(newest, long_one + 20);
   for (const auto& [id, answer] : answers)
-    if (id < long_one) EXPECT_EQ(answer.finish, FinishReason::kLength);
+    if (id < long_one) {
+      EXPECT_EQ(answer.finish, FinishReason::kLength);
+    }
   EXPECT_EQ(engine->stats(long_one)->preemptions, 0);  // everything beside it is younger
 }
 

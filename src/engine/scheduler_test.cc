@@ -82,8 +82,12 @@ TEST(Scheduler, the_youngest_gives_its_blocks_and_returns_first) {
   scheduler.add(*third);  // would fit, but must not overtake
   while (!scheduler.empty()) {
     const auto chunks = scheduler.schedule();
-    if (first->length() < first->max_tokens) EXPECT_EQ(plain(chunks), (Plain{{1, 1}}));
-    if (second->computed == 0 && second->length() == 33 && first->length() == first->max_tokens) EXPECT_EQ(plain(chunks)[0], (std::pair<RequestId, std::int64_t>{2, 33}));
+    if (first->length() < first->max_tokens) {
+      EXPECT_EQ(plain(chunks), (Plain{{1, 1}}));
+    }
+    if (second->computed == 0 && second->length() == 33 && first->length() == first->max_tokens) {
+      EXPECT_EQ(plain(chunks)[0], (std::pair<RequestId, std::int64_t>{2, 33}));
+    }
     advance(scheduler, chunks);
   }
   EXPECT_EQ(first->generated(), 40);
@@ -180,7 +184,9 @@ TEST(Scheduler, random_loads_keep_the_laws) {
     }
     EXPECT_EQ(pool.free_blocks(), load.blocks);
     for (const auto& sequence : all)
-      if (!cancelled.contains(sequence->id)) EXPECT_EQ(sequence->length(), sequence->max_tokens);
+      if (!cancelled.contains(sequence->id)) {
+        EXPECT_EQ(sequence->length(), sequence->max_tokens);
+      }
     EXPECT_LE(computed, 2 * useful) << "recomputed too much";
   }
 }
