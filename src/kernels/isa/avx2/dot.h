@@ -1,4 +1,4 @@
-// The vector vocabulary of linear*.inl, load.inl and roofline.inl on AVX2: two registers hold the 16 lanes of a panel.
+// The vector vocabulary of linear*.inl, load.inl and roofline.inl on AVX2, with and without VNNI: two registers hold the 16 lanes of a panel.
 #pragma once
 #include <immintrin.h>
 
@@ -87,8 +87,40 @@ LANES_INLINE void splat_pair(const std::uint16_t* x, Lanes (&out)[2]) {
   out[1] = {odd, odd};
 }
 
-// ---------------------------------------------------------------- int8: codes (unsigned) times activations (signed), exact without VNNI:
-// u8 codes as 16-bit integers of even and of odd inputs (8-bit multiply-adds would saturate), u4 codes as bytes (2 * 15 * 127 fits 16 bits).
+// ---------------------------------------------------------------- int8: codes (unsigned) times activations (signed), exact
+LANES_INLINE Ints splat_int(std::int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+LANES_INLINE __m256i splat_quad(const std::int8_t* x) {
+  int quad;
+  std::memcpy(&quad, x, sizeof quad);
+  return _mm256_set1_epi32(quad);
+}
+LANES_INLINE void load_codes(const std::uint8_t* block, Ints (&codes)[2]) {
+  const Ints v = load_ints(block);
+  const __m256i nibble = _mm256_set1_epi8(15);
+  codes[0] = {_mm256_and_si256(v.a, nibble), _mm256_and_si256(v.b, nibble)};
+  codes[1] = {_mm256_and_si256(_mm256_srli_epi16(v.a, 4), nibble), _mm256_and_si256(_mm256_srli_epi16(v.b, 4), nibble)};
+}
+LANES_INLINE void store_ints(void* p, Ints x) {
+  _mm256_storeu_si256(static_cast<__m256i*>(p), x.a);
+  _mm256_storeu_si256(static_cast<__m256i*>(p) + 1, x.b);
+}
+LANES_INLINE Lanes to_float(Ints x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+#ifdef __AVXVNNI__  // isa/avx2_vnni
+template <int kBits>
+using Codes = Ints;          // 16 rows x 4 inputs
+template <int kBits>
+using Activation = __m256i;  // 4 inputs, in every lane
+LANES_INLINE void load_codes(const std::uint8_t* block, Ints (&codes)[1]) { codes[0] = load_ints(block); }
+template <int kBits>
+LANES_INLINE __m256i splat_activation(const std::int8_t* x) {
+  return splat_quad(x);
+}
+template <int kBits>
+LANES_INLINE Ints dot(Ints sum, Ints codes, __m256i x) {
+  return {_mm256_dpbusd_avx_epi32(sum.a, codes.a, x), _mm256_dpbusd_avx_epi32(sum.b, codes.b, x)};
+}
+#else
+// Without VNNI: u8 codes as 16-bit integers of even and of odd inputs (8-bit multiply-adds would saturate), u4 codes as bytes (2 * 15 * 127 fits 16 bits).
 struct WideCodes {
   Ints even, odd;
 };
@@ -110,29 +142,15 @@ using Codes = typename DotTypes<kBits>::Codes;            // 16 rows x 4 inputs
 template <int kBits>
 using Activation = typename DotTypes<kBits>::Activation;  // 4 inputs, in every lane
 
-LANES_INLINE Ints splat_int(std::int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
-LANES_INLINE void store_ints(void* p, Ints x) {
-  _mm256_storeu_si256(static_cast<__m256i*>(p), x.a);
-  _mm256_storeu_si256(static_cast<__m256i*>(p) + 1, x.b);
-}
-LANES_INLINE Lanes to_float(Ints x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 LANES_INLINE void load_codes(const std::uint8_t* block, WideCodes (&codes)[1]) {
   const Ints v = load_ints(block);
   const __m256i low = _mm256_set1_epi16(0xff);
   codes[0].even = {_mm256_and_si256(v.a, low), _mm256_and_si256(v.b, low)};
   codes[0].odd = {_mm256_srli_epi16(v.a, 8), _mm256_srli_epi16(v.b, 8)};
 }
-LANES_INLINE void load_codes(const std::uint8_t* block, Ints (&codes)[2]) {
-  const Ints v = load_ints(block);
-  const __m256i nibble = _mm256_set1_epi8(15);
-  codes[0] = {_mm256_and_si256(v.a, nibble), _mm256_and_si256(v.b, nibble)};
-  codes[1] = {_mm256_and_si256(_mm256_srli_epi16(v.a, 4), nibble), _mm256_and_si256(_mm256_srli_epi16(v.b, 4), nibble)};
-}
 template <int kBits>
 LANES_INLINE Activation<kBits> splat_activation(const std::int8_t* x) {
-  int quad;
-  std::memcpy(&quad, x, sizeof quad);
-  const __m256i v = _mm256_set1_epi32(quad);
+  const __m256i v = splat_quad(x);
   if constexpr (kBits == 4) return v;
   else return WideActivation{_mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8), _mm256_srai_epi16(v, 8)};
 }
@@ -146,6 +164,7 @@ LANES_INLINE Ints dot(Ints sum, Codes<kBits> codes, Activation<kBits> x) {
             _mm256_add_epi32(sum.b, _mm256_add_epi32(_mm256_madd_epi16(codes.even.b, x.even), _mm256_madd_epi16(codes.odd.b, x.odd)))};
   }
 }
+#endif
 
 // ---------------------------------------------------------------- quantizing
 // Elements [0, n) of p, n <= 16; the others 0. No byte past them is read.

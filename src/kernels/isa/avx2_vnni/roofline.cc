@@ -1,0 +1,32 @@
+#include "kernels/isa/avx2/dot.h"
+
+namespace inflight::kernels {
+namespace {
+
+#include "kernels/roofline.inl"
+
+std::uint64_t read(const void* data, std::size_t bytes) {
+  const auto* p = static_cast<const __m256i*>(data);
+  __m256i seen[8] = {};
+  for (std::size_t at = 0; at < bytes / 32; at += 8)
+    for (int i = 0; i < 8; ++i) seen[i] = _mm256_or_si256(seen[i], _mm256_load_si256(p + at + i));
+  for (int i = 1; i < 8; ++i) seen[0] = _mm256_or_si256(seen[0], seen[i]);
+  return static_cast<std::uint64_t>(_mm256_extract_epi64(seen[0], 0) | _mm256_extract_epi64(seen[0], 1) | _mm256_extract_epi64(seen[0], 2) | _mm256_extract_epi64(seen[0], 3));
+}
+
+double int8(std::int64_t iterations) {
+  const __m256i by = _mm256_set1_epi8(3);
+  return chains<__m256i>(iterations, by, [](__m256i sum, __m256i x) __attribute__((always_inline)) { return _mm256_dpbusd_avx_epi32(sum, x, x); }) * 64;
+}
+
+double fp32(std::int64_t iterations) {
+  const __m256 by = _mm256_set1_ps(0.999f);
+  return chains<__m256>(iterations, by, [](__m256 sum, __m256 x) __attribute__((always_inline)) { return _mm256_fmadd_ps(sum, x, x); }) * 16;
+}
+
+}  // namespace
+
+extern const RooflineKernels roofline_avx2_vnni;
+const RooflineKernels roofline_avx2_vnni{.read = read, .int8 = int8, .bf16 = fp32, .fp32 = fp32};
+
+}  // namespace inflight::kernels
