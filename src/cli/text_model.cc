@@ -35,8 +35,11 @@ Result<TextModel> open_text_model(const ModelArguments& arguments, const api::Pr
   model.defaults = TRY(api::sampling_defaults(ignore_generation_config ? nullptr : opened->generation_config.get()));
   for (const std::string& line : model.defaults.notes) note("note: {}", line);
   model.engine = TRY(engine::Engine::create(std::move(opened), arguments.engine));
+  const engine::EngineLimits& limits = model.engine->limits();
+  const std::int64_t promised = model.engine->model().model->info().max_positions;
+  if (arguments.engine.max_model_len == 0 && limits.max_model_len < promised)
+    note("note: memory holds a context of {} tokens; the model promises {}", limits.max_model_len, promised);
   if (arguments.verbose) {
-    const engine::EngineLimits& limits = model.engine->limits();
     note("stop tokens: {}", api::describe(model.stops));
     note("context: {} tokens at most; KV cache: {} blocks of {} tokens, {}", limits.max_model_len, limits.kv_blocks, limits.block_size, human_bytes(limits.kv_bytes));
   }
