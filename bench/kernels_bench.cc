@@ -147,6 +147,7 @@ int run(int threads, std::string filter) {
   for (std::int64_t inputs : {2048, 4096}) {
     bench.load("quantize_u8", inputs, [](const LoadKernels& k, const SourceRows& s, std::byte* p, float* f) { return k.quantize_u8(s, 0, nullptr, reinterpret_cast<std::uint8_t*>(p), f); }, *bench.table->load);
     bench.load("quantize_u4 g128", inputs, [](const LoadKernels& k, const SourceRows& s, std::byte* p, float* f) { return k.quantize_u4(s, 0, 128, nullptr, reinterpret_cast<std::uint8_t*>(p), f); }, *bench.table->load);
+    bench.load("quantize_u4 g32", inputs, [](const LoadKernels& k, const SourceRows& s, std::byte* p, float* f) { return k.quantize_u4(s, 0, 32, nullptr, reinterpret_cast<std::uint8_t*>(p), f); }, *bench.table->load);
     bench.load("quantize_u4 channel", inputs, [](const LoadKernels& k, const SourceRows& s, std::byte* p, float* f) { return k.quantize_u4(s, 0, 0, nullptr, reinterpret_cast<std::uint8_t*>(p), f); }, *bench.table->load);
     bench.load("pack_bf16", inputs, [](const LoadKernels& k, const SourceRows& s, std::byte* p, float*) { return k.pack_bf16(s, 0, reinterpret_cast<std::uint16_t*>(p)); }, *bench.table->load);
     bench.load("pack_f32", inputs, [](const LoadKernels& k, const SourceRows& s, std::byte* p, float*) { return k.pack_f32(s, 0, reinterpret_cast<float*>(p)); }, *bench.table->load);

@@ -54,7 +54,7 @@ struct LoadKernels {
   std::int64_t (*pack_f32)(const SourceRows& source, int lane, float* panel);
   std::int64_t (*pack_bf16)(const SourceRows& source, int lane, std::uint16_t* panel);  // source BF16 only
   // Symmetric int8 per channel: scale = fl32(absmax / 127); r = fl32(w / scale); q = clamp(trunc(r + copysign(0.5, r)), -127, 127).
-  // IEEE division, no reciprocal: equal codes on every ISA. absmax 0: scale 0, q 0. scales: [16], entries of these lanes are written.
+  // IEEE division, no reciprocal: equal codes on every ISA. absmax 0 (or so small that the scale underflows): scale 0, q 0. scales: [16], entries of these lanes are written.
   // absmax: nullptr, or [rows] the rows' absmax over all ranks.
   std::int64_t (*quantize_u8)(const SourceRows& source, int lane, const float* absmax, std::uint8_t* panel, float* scales);
   // The same with bound 7, per channel (group 0) or per group of consecutive inputs, the last one ragged. scales: f32 [groups][16],
@@ -75,7 +75,8 @@ struct LinearKernels {
   // x BF16: products exact, sums FP32; with BF16 dot instructions pairs (k, k+1) are summed at once and subnormals are flushed.
   // |error| <= 8 * K * 2^-24 * sum|w*x| + K * 2^-126.
   void (*gemm_bf16_bf16)(const Weight& w, const std::uint16_t* x, std::int64_t ldx, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy);
-  // y = sum over groups of scale_g * (sum over k of q * x): the reference arithmetic of quantized weights.
+  // y = sum over groups of scale_g * (sum over k of q * x): the reference arithmetic of quantized weights. Per group (a channel is one)
+  // sum = 0, sum = fma(q, x, sum) for k ascending; acc = 0, acc = fma(sum, scale_g, acc) for g ascending.
   void (*gemm_u8)(const Weight& w, const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy);
   void (*gemm_u4)(const Weight& w, const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy);
 

@@ -183,7 +183,7 @@ void dot_tokens(const DotTile& tile, std::int64_t tokens) {
 }
 
 // Ahead of the block in work when memory is one stream: what the hardware does not fetch by itself.
-constexpr std::size_t kPrefetchBytes = 2048;
+constexpr std::size_t kPrefetchBytes = 4096;
 // From here on two panels at once pay.
 constexpr std::int64_t kPairTokens = 2;
 // Where a product is: what a tile of it needs to know.

@@ -192,6 +192,12 @@ std::int64_t quantize_u4_rows(const SourceRows& source, int lane, std::int64_t g
         continue;
       }
       float by[128];
+      if (n == 128 && (width == 32 || width == 64)) {  // whole groups, as most chunks are
+        const int shift = width == 32 ? 1 : 2;
+        for (int i = 0; i < 8; ++i) by[i] = divisor(scales[(g + (i >> shift)) * 16 + lane + row]);
+        u4_row<kType, Divisors::kRuns>(p, 128, by, chunk[row]);
+        continue;
+      }
       for (std::int64_t i = 0, step = runs ? 16 : 1; i < 128; i += step) {
         if (k + i >= stop && g + 1 < groups) {
           ++g;
