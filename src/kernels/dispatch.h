@@ -8,7 +8,7 @@
 
 namespace inflight::kernels {
 
-// The chosen table. The first call decides; an unknown or unavailable INFLIGHT_ISA is an error that lists what there is.
+// The chosen table. An unknown or unavailable INFLIGHT_ISA is an error that lists what there is.
 Result<const Kernels*> choose();
 
 // The table of one ISA by name; an error when this binary or this CPU lacks it.
