@@ -140,7 +140,15 @@ std::vector<Event> Engine::step() {
   nn::Step& step = state.batch.step();
   step.cache = &state.cache;
   step.logits = reinterpret_cast<float*>(state.logits.data());
-  state.opened->model->forward(step, *state.opened->runtime);
+  try {
+    state.opened->model->forward(step, *state.opened->runtime);
+  } catch (const std::exception& error) {  // the workspace could not grow: the sequences of this step end, the others go on
+    for (const Chunk& chunk : chunks) {
+      events.push_back({.request = chunk.sequence->id, .token = {}, .finish = FinishReason::kError, .error = fmt::format("the step ran out of memory: {}", error.what())});
+      state.finish(*chunk.sequence);
+    }
+    return events;
+  }
   for (const Chunk& chunk : chunks) chunk.sequence->computed += chunk.count;
 
   const std::span<Sequence* const> sampled = state.batch.sampled();

@@ -17,12 +17,12 @@ namespace {
 using checkpoint::Checkpoint;
 using checkpoint::Tensor;
 
-// The tensors that the model is declared against. Where config.json ties the head and the file still has an lm_head.weight equal to the
+// The tensors that the model is declared against. Where config.json ties the head and the file still has a head equal to the
 // embedding, that copy is redundant; a different one is the head (as transformers decides).
 Result<bool> has_redundant_head(const Checkpoint& checkpoint, const JsonView& config) {
   if (!TRY(config.boolean_or("tie_word_embeddings", false))) return false;
-  const Tensor* head = checkpoint.find("lm_head.weight");
-  const Tensor* table = checkpoint.find("model.embed_tokens.weight");
+  const Tensor* head = checkpoint.find(models::kHeadTensor);
+  const Tensor* table = checkpoint.find(models::kEmbeddingTensor);
   if (!head || !table || head->info.shape != table->info.shape || head->info.dtype != table->info.dtype) return false;
   constexpr std::int64_t kPiece = 4 << 20;
   std::vector<char> a(kPiece), b(kPiece);
@@ -49,9 +49,9 @@ Result<Prepared> prepare(const std::string& folder, const EngineOptions& options
   const JsonView config{&checkpoint.config(), checkpoint.config_path()};
   const quant::FormatPolicy policy = TRY(quant::make_policy(options.quantization, options.lm_head));
   const bool redundant_head = TRY(has_redundant_head(checkpoint, config));
-  const nn::Declarations declarations{&table, store, [&](std::string_view name) { return (!redundant_head || name != "lm_head.weight") && checkpoint.find(name); }};
+  const nn::Declarations declarations{&table, store, [&](std::string_view name) { return (!redundant_head || name != models::kHeadTensor) && checkpoint.find(name); }};
   auto model = TRY(models::build_model(config, declarations));
-  if (redundant_head) table.ignored.push_back({"lm_head.weight", "equal to the embedding table that it is tied to"});
+  if (redundant_head) table.ignored.push_back({std::string(models::kHeadTensor), "equal to the embedding table that it is tied to"});
   const kernels::Kernels* chosen = TRY(kernels::choose());
   if (options.threads < 0 || options.threads > 1024) return fail(Code::kInvalidArgument, "--threads {}: must be 1 to 1024, or 0 for all usable CPUs", options.threads);
   auto pool = std::make_unique<ThreadPool>(options.threads > 0 ? options.threads : usable_threads());

@@ -74,10 +74,14 @@ Result<void> write_tensor(const Output& output, const quant::ParamStore& store, 
 Json describe(const params::ParamTable& table, const quant::ParamStore& store) {
   const quant::Format* linear = nullptr;
   const quant::Format* head = nullptr;
+  std::string head_name;
   bool wide_scales = false;
   for (std::size_t i = 0; i < table.rows.size(); ++i) {
     if (table.rows[i].role == Role::kLinear) linear = store.matrix(i).format;
-    if (table.rows[i].role == Role::kHead) head = store.matrix(i).format;
+    if (table.rows[i].role == Role::kHead) {
+      head = store.matrix(i).format;
+      head_name = table.rows[i].piece_base(0);
+    }
     if (table.rows[i].role != Role::kVector) wide_scales |= store.matrix(i).wide_scales.bytes() != 0;
   }
   const bool linear_quantized = linear && linear->quantized(), head_quantized = head && head->quantized();
@@ -91,13 +95,13 @@ Json describe(const params::ParamTable& table, const quant::ParamStore& store) {
   };
   Json groups = Json::object();
   if (linear_quantized) groups["group_0"] = group_of(*linear, "Linear");
-  if (head_quantized) groups["group_1"] = group_of(*head, "re:.*(lm_head|embed_tokens)$");
+  if (head_quantized) groups["group_1"] = group_of(*head, head_name);
   const quant::Format& main = linear_quantized ? *linear : *head;
   return {{"quant_method", "compressed-tensors"},
           {"format", main.codes == quant::Codes::kU4 ? "pack-quantized" : "int-quantized"},
           {"quantization_status", "compressed"},
           {"config_groups", std::move(groups)},
-          {"ignore", head_quantized ? Json::array() : Json::array({"lm_head"})},
+          {"ignore", head_quantized ? Json::array() : Json::array({head_name})},
           {"inflight", {{"version", 1}, {"linear", linear->name}, {"lm_head", head_quantized ? head->name : "bf16"}, {"scales", wide_scales ? "fp32 where fp16 would lose them" : "as the formats say"}}}};
 }
 

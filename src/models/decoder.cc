@@ -63,7 +63,7 @@ Result<DecoderConfig> read_decoder_config(const JsonView& config, const DecoderD
 
   // The tensors decide; a config that says otherwise is worth a note.
   const bool says_tied = TRY(config.boolean_or("tie_word_embeddings", false));
-  c.tied = !declarations.has_tensor("lm_head.weight");
+  c.tied = !declarations.has_tensor(kHeadTensor);
   if (c.tied && !says_tied) c.notes.push_back("tie_word_embeddings is false, but there is no lm_head.weight: the head shares the embedding table");
   if (!c.tied && says_tied) c.notes.push_back("tie_word_embeddings is true, but the checkpoint has a different lm_head.weight: it is used");
   if (TRY(config.boolean_or("attention_bias", false)) && !declarations.has_tensor("model.layers.0.self_attn.q_proj.bias"))

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "nn/runtime.h"
@@ -20,6 +21,10 @@ struct ModelInfo {
   std::int64_t max_positions = 0;    // longest context that the configuration promises, rotary scaling included
   std::vector<std::string> notes;    // things a user should know, e.g. a tie that the config denies
 };
+
+// The checkpoint's names of the output head and of the table that a tied head shares. The same in every architecture here.
+inline constexpr std::string_view kHeadTensor = "lm_head.weight";
+inline constexpr std::string_view kEmbeddingTensor = "model.embed_tokens.weight";
 
 class Model {
  public:

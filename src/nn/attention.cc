@@ -87,8 +87,8 @@ void Attention::operator()(const Pass& pass, const Step& step, const RopeTable& 
       attend({.q = qkv + t * ldqkv + h * group * head_dim, .heads = group, .head_dim = head_dim,
               .keys = cache.keys(layer_, h), .values = cache.values(layer_, h), .block_stride = stride,
               .block_table = step.spans[static_cast<std::size_t>(span_of[t])].block_table, .block_size = shape.block_size,
-              .begin = window_ > 0 ? std::max<std::int64_t>(0, position - window_ + 1) : 0, .end = position + 1, .scale = scale,
-              .out = attended + t * ldattended + h * group * head_dim, .scratch = scratch + worker * scratch_floats, .cold = t < pass.decode});
+              .begin = window_ > 0 ? std::max<std::int64_t>(0, position - window_ + 1) : 0, .end = position + 1, .scale = scale, .cold = t < pass.decode,
+              .out = attended + t * ldattended + h * group * head_dim, .scratch = scratch + worker * scratch_floats});
     }
   });
   o_(pass, attended, ldattended, y, ldy);
