@@ -49,13 +49,17 @@ double cgroup_cpus() {
   return best;
 }
 
-std::vector<int> allowed_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cpus;
-  if (::sched_getaffinity(0, sizeof set, &set) == 0)
-    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
-      if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+// The CPUs that this process may use, as they were before any pool pinned a thread.
+const std::vector<int>& allowed_cpus() {
+  static const std::vector<int> cpus = [] {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    std::vector<int> found;
+    if (::sched_getaffinity(0, sizeof set, &set) == 0)
+      for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+        if (CPU_ISSET(cpu, &set)) found.push_back(cpu);
+    return found;
+  }();
   return cpus;
 }
 
@@ -74,9 +78,11 @@ int usable_threads() {
 }
 
 ThreadPool::ThreadPool(int threads) : threads_(std::max(1, threads)) {
-  const std::vector<int> cpus = allowed_cpus();
-  // The caller keeps its affinity (it is not ours to change); workers are pinned one to a CPU when there are enough.
-  const bool pinned = static_cast<int>(cpus.size()) >= threads_;
+  const std::vector<int>& cpus = allowed_cpus();
+  // One thread a CPU, the caller included, but only when every CPU gets one: with fewer threads than CPUs a second process would
+  // pin its own to the same few.
+  const bool pinned = threads_ > 1 && static_cast<int>(cpus.size()) == threads_;
+  if (pinned) pin(cpus[0]);
   for (int worker = 1; worker < threads_; ++worker)
     workers_.emplace_back([this, worker, pinned, cpu = pinned ? cpus[static_cast<std::size_t>(worker)] : 0] {
       if (pinned) pin(cpu);

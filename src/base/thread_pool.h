@@ -3,7 +3,7 @@
 //     ThreadPool pool(2);
 //     pool.parallel_for(panels, [&](std::int64_t begin, std::int64_t end) { kernel(begin, end); });
 //
-// The calling thread is worker 0. Regions do not nest. What a body computes must not depend on how the range is cut.
+// The calling thread is worker 0 (and is pinned too when there is a thread for every CPU). Regions do not nest. What a body computes must not depend on how the range is cut.
 #pragma once
 #include <atomic>
 #include <cstdint>

@@ -17,7 +17,8 @@ std::int64_t copy_stride(const Matrix& w) { return (w.inputs + 31) / 32 * 32; }
 constexpr std::int64_t kTokenGrain = 16;
 
 // Panels that one worker takes at a time: enough that the range is a long stream, few enough to share a small matrix.
-std::int64_t panel_grain(const Matrix& w, int threads) { return std::clamp<std::int64_t>(w.panels() / (threads * 8), 1, 16); }
+// Even, since the products work on pairs of panels.
+std::int64_t panel_grain(const Matrix& w, int threads) { return std::clamp<std::int64_t>(w.panels() / (threads * 8), 2, 16) / 2 * 2; }
 
 }  // namespace
 
