@@ -86,8 +86,14 @@ int run_program(int argc, const char* const* argv) {
     note(help_text());
     return kUsage;
   }
-  const std::string_view name = argv[1];
-  if (name == "--help" || name == "-h" || name == "help") {
+  static constexpr const char* kHelpFlag[] = {"inflight", "", "--help"};
+  std::string_view name = argv[1];
+  const bool help = name == "--help" || name == "-h" || name == "help";
+  if (help && argc > 2) {  // `inflight help COMMAND`
+    name = argv[2];
+    argc = 3;
+    argv = kHelpFlag;
+  } else if (help) {
     print(help_text());
     return output_failed() ? kFailed : kDone;
   }

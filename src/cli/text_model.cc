@@ -72,7 +72,7 @@ Result<engine::RequestStats> answer(engine::Engine& engine, engine::Request requ
     }
     if (interrupted()) end();
   }
-  const Result<std::string> rest = session.finish(reason);
+  const Result<std::string> rest = session.finish(error.message.empty() ? reason : engine::FinishReason::kError);
   if (rest && !rest->empty()) emit(*rest);
   engine::RequestStats stats;
   if (const engine::RequestStats* seen = engine.stats(id)) stats = *seen;
