@@ -51,7 +51,7 @@ struct Case {
   std::string name;
   int bits;            // of a weight
   std::int64_t group;  // 0: no groups
-  bool int8;           // activations: two int8 planes; else BF16 where bits is 16, else FP32
+  enum { kFloat, kInt8, kGrouped } x;  // activations: BF16 where bits is 16, else FP32; two int8 planes; grouped int8
 };
 
 struct Bench {
@@ -94,21 +94,24 @@ struct Bench {
     for (std::int64_t i = 0; i < tokens * inputs; ++i) x16[i] = float_to_bf16(x[i]);
     auto* y = reinterpret_cast<float*>(memory(owner, tokens * panels * 64, 0));
     const LinearKernels& linear = *table->linear;
-    std::byte* activations = c.int8 ? memory(owner, linear.int8_bytes(tokens, inputs, c.group), 0) : nullptr;
-    if (c.int8) {
-      const double seconds = best_of(3, [&] { linear.quantize_int8(x, inputs, tokens, inputs, c.group, 0, tokens, activations); });
-      if (tokens > 100) fmt::print("  {:<34} {:8.2f} GB/s of FP32 on one thread\n", "quantize_int8 for " + name, tokens * inputs * 4 / seconds / 1e9);
+    const bool grouped = c.x == Case::kGrouped;
+    const auto quantize = grouped ? linear.quantize_grouped : linear.quantize_int8;
+    const auto integer = c.bits == 8 ? (grouped ? linear.gemm_u8_grouped : linear.gemm_u8_int8) : grouped ? linear.gemm_u4_grouped : linear.gemm_u4_int8;
+    std::byte* activations = c.x == Case::kFloat ? nullptr : memory(owner, (grouped ? linear.grouped_bytes : linear.int8_bytes)(tokens, inputs, c.group), 0);
+    if (activations) {
+      const double seconds = best_of(3, [&] { quantize(x, inputs, tokens, inputs, c.group, 0, tokens, activations); });
+      if (tokens > 100) fmt::print("  {:<34} {:8.2f} GB/s of FP32 on one thread\n", "quantize for " + name, tokens * inputs * 4 / seconds / 1e9);
     }
     const double seconds = best_of(tokens > 100 ? 4 : 6, [&] {
       pool.parallel_for(panels, 4, [&](std::int64_t begin, std::int64_t end) {
-        if (c.int8) (c.bits == 8 ? linear.gemm_u8_int8 : linear.gemm_u4_int8)(w, activations, tokens, begin, end, y, panels * 16);
+        if (activations) integer(w, activations, tokens, begin, end, y, panels * 16);
         else if (c.bits == 16) linear.gemm_bf16_bf16(w, x16, inputs, tokens, begin, end, y, panels * 16);
         else (c.bits == 32 ? linear.gemm_f32 : c.bits == 8 ? linear.gemm_u8 : linear.gemm_u4)(w, x, inputs, tokens, begin, end, y, panels * 16);
       });
     });
     const double bytes = static_cast<double>(weight_bytes + scale_bytes);
-    const double operations = 2.0 * tokens * panels * 16 * inputs * (c.int8 ? 2 : 1);
-    const double peak = c.int8 ? int8_peak : c.bits == 16 ? bf16_peak : fp32_peak;
+    const double operations = 2.0 * tokens * panels * 16 * inputs * (c.x == Case::kInt8 ? 2 : 1);
+    const double peak = activations ? int8_peak : c.bits == 16 ? bf16_peak : fp32_peak;
     fmt::print("  {:<34} {:8.1f} GB/s {:5.1f} % of read   {:8.0f} GOP/s {:5.1f} % of peak\n", name, bytes / seconds / 1e9, 100 * bytes / seconds / bandwidth, operations / seconds / 1e9, 100 * operations / seconds / peak);
   }
 
@@ -152,8 +155,9 @@ int run(int threads, std::string filter) {
     bench.load("pack_bf16", inputs, [](const LoadKernels& k, const SourceRows& s, std::byte* p, float*) { return k.pack_bf16(s, 0, reinterpret_cast<std::uint16_t*>(p)); }, *bench.table->load);
     bench.load("pack_f32", inputs, [](const LoadKernels& k, const SourceRows& s, std::byte* p, float*) { return k.pack_f32(s, 0, reinterpret_cast<float*>(p)); }, *bench.table->load);
   }
-  const Case cases[] = {{"u4_int8 g128", 4, 128, true}, {"u4_int8 g32", 4, 32, true}, {"u8_int8", 8, 0, true}, {"u8_int8 g128", 8, 128, true}, {"bf16_bf16", 16, 0, false},
-                        {"f32", 32, 0, false},          {"u8", 8, 0, false},          {"u4 g128", 4, 128, false}};
+  const Case cases[] = {{"u4_grouped", 4, 0, Case::kGrouped}, {"u4_grouped g128", 4, 128, Case::kGrouped}, {"u4_grouped g32", 4, 32, Case::kGrouped}, {"u8_grouped", 8, 0, Case::kGrouped},
+                        {"u4_int8 g128", 4, 128, Case::kInt8}, {"u4_int8 g32", 4, 32, Case::kInt8}, {"u8_int8", 8, 0, Case::kInt8}, {"u8_int8 g128", 8, 128, Case::kInt8},
+                        {"bf16_bf16", 16, 0, Case::kFloat}, {"f32", 32, 0, Case::kFloat}, {"u8", 8, 0, Case::kFloat}, {"u4 g128", 4, 128, Case::kFloat}};
   for (const Case& c : cases) {
     for (std::int64_t tokens : {1, 2, 3, 4, 8, 16}) bench.product(c, tokens, 2048, kBytes, codes);
     bench.product(c, 16, 12288, kBytes, codes);

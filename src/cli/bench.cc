@@ -45,7 +45,8 @@ class Roofline {
   double peak(quant::Arithmetic arithmetic) {
     const kernels::RooflineKernels& kernels = *opened_->runtime->kernels->roofline;
     switch (arithmetic) {
-      case quant::Arithmetic::kInt8: return keep(int8_, arithmetic_peak(kernels.int8, *opened_->pool, 0.05));
+      case quant::Arithmetic::kInt8:
+      case quant::Arithmetic::kInt8Grouped: return keep(int8_, arithmetic_peak(kernels.int8, *opened_->pool, 0.05));
       case quant::Arithmetic::kBf16: return keep(bf16_, arithmetic_peak(kernels.bf16, *opened_->pool, 0.05));
       case quant::Arithmetic::kFp32: return keep(fp32_, arithmetic_peak(kernels.fp32, *opened_->pool, 0.05));
     }

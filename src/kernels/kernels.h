@@ -5,7 +5,7 @@
 // What holds for every matrix kernel:
 // - An output element is one fixed sequence of operations, K ascending (groups ascending), whatever T, the panel range
 //   or the tile shape: so a token alone computes the same bits as in a batch, and 1 thread the same as n.
-// - Integer kernels (u8_int8, u4_int8) give the same bits on every ISA: exact int32 sums, then the FP32 steps written
+// - Integer kernels (u8_int8, u4_int8, u8_grouped, u4_grouped) give the same bits on every ISA: exact int32 sums, then the FP32 steps written
 //   at the entry, with std::fma where it says fma.
 // - FP32 kernels may differ between ISAs by rounding: |error| <= 4 * K * 2^-24 * sum|w*x|.
 #pragma once
@@ -69,6 +69,18 @@ struct LoadKernels {
 // with the rule of quantize_u8; high = (q + 64) >> 7 (in [-127, 127]); low = q - 128 * high (in [-64, 63]). absmax 0: all zero.
 // Their memory is opaque: int8_bytes() of it, 64-byte aligned, filled by quantize_int8 and read by the *_int8 products. It also carries
 // per-token, per-group sums of both planes, so that the codes' zero point costs nothing.
+//
+// Grouped int8 activations, for many tokens: a scale for each group of kActivationGroup inputs (of `group` inputs where that is no multiple of it;
+// the last one ragged), one int8 plane, and a second one only for groups that stand out of their token - channels of large values are few and
+// mostly the same for all tokens, and a product skips a plane of zeros. Per token, with a = absmax of a group and m = (sum of a, FP32, groups
+// ascending) * fl(kLowPlaneFrom / groups):
+//   a < 2^-100: all zero.
+//   a <= m:     scale = fl(a / 127), high = nearest-even(fl(x * fl(127 / a))), low = 0, low_scale = 0.
+//   a > m:      low_scale = fl(a / 16256), scale = 128 * low_scale; q = nearest-even(fl(x * fl(16256 / a))) split into high and low as above.
+// x must be finite; else the token's y is unspecified.
+inline constexpr std::int64_t kActivationGroup = 64;
+inline constexpr float kLowPlaneFrom = 2.5f;
+
 struct LinearKernels {
   void (*gemm_f32)(const Weight& w, const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy);
   void (*gemm_bf16)(const Weight& w, const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy);
@@ -88,6 +100,15 @@ struct LinearKernels {
   // Per channel: y = fl(v * fl(scale_w * scale_x)). Groups: acc = 0, then acc = fma(v, scale_g, acc) for g ascending (scale_g widened from FP16); y = fl(acc * scale_x).
   void (*gemm_u8_int8)(const Weight& w, const void* activations, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy);
   void (*gemm_u4_int8)(const Weight& w, const void* activations, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy);
+
+  // The same three for grouped activations. Ranges of quantize_grouped as those of quantize_int8.
+  // acc = 0; per activation group ascending: h = sum q * high, l = sum q * low (int32, exact); acc = fma(float(h), s, acc), then acc = fma(float(l), s_low, acc)
+  // with s = scale, s_low = low_scale per channel, and fl(scale_g * scale), fl(scale_g * low_scale) for the weights' group g around it.
+  // y = fl(acc * scale_w) per channel, else acc.
+  std::size_t (*grouped_bytes)(std::int64_t tokens, std::int64_t inputs, std::int64_t group);
+  void (*quantize_grouped)(const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t inputs, std::int64_t group, std::int64_t begin, std::int64_t end, void* out);
+  void (*gemm_u8_grouped)(const Weight& w, const void* activations, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy);
+  void (*gemm_u4_grouped)(const Weight& w, const void* activations, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy);
 };
 
 // ---------------------------------------------------------------- everything between the products
@@ -96,7 +117,7 @@ struct LinearKernels {
 //   values  f32 or bf16 [block_size][D]
 // Block b of a sequence is at base + block_table[b] * block_stride bytes.
 struct AttendArgs {
-  const float* q = nullptr;  // [G, D], rotary applied
+  const float* q = nullptr;  // [tokens, G, D], tokens q_stride floats apart; rotary applied
   std::int64_t heads = 0;    // G
   std::int64_t head_dim = 0; // D, even
   const std::byte* keys = nullptr;
@@ -104,12 +125,16 @@ struct AttendArgs {
   std::int64_t block_stride = 0;
   const std::int32_t* block_table = nullptr;
   std::int64_t block_size = 0;
-  std::int64_t begin = 0;    // visible keys are begin <= j < end
+  std::int64_t begin = 0;    // the first token sees the keys begin <= j < end
   std::int64_t end = 0;
+  std::int64_t tokens = 1;   // consecutive tokens of one sequence: token t sees the keys before end + t,
+  std::int64_t window = 0;   // and of those, if this is above 0, the last `window` alone
+  std::int64_t q_stride = 0;
+  std::int64_t out_stride = 0;
   float scale = 1;           // on q . k
   bool cold = true;          // keys and values lie in memory, not in this core's caches (decode): fetch them ahead. Speed alone depends on it
-  float* out = nullptr;      // [G, D]
-  float* scratch = nullptr;  // attend_scratch(G, D) floats
+  float* out = nullptr;      // [tokens, G, D], tokens out_stride floats apart
+  float* scratch = nullptr;  // attend_scratch(tokens * G, D) floats
 };
 
 struct VectorKernels {
@@ -124,13 +149,18 @@ struct VectorKernels {
   // Writes one token's key and value [D] into `slot` of one block of one KV head.
   void (*store_kv_f32)(const float* k, const float* v, std::int64_t head_dim, std::int64_t slot, void* key_block, void* value_block);
   void (*store_kv_bf16)(const float* k, const float* v, std::int64_t head_dim, std::int64_t slot, void* key_block, void* value_block);
-  // out = softmax(scale * q . keys) . values for G heads of one token, in tiles of 64 keys aligned to absolute positions (tile t: keys 64t to 64t + 63,
-  // in whatever blocks they lie), ascending, with a running maximum: a head's bits depend on its q, the visible keys and values, begin, end and scale alone.
+  // out = softmax(scale * q . keys) . values for G heads of each token, in tiles of 64 keys aligned to absolute positions (tile t: keys 64t to 64t + 63,
+  // in whatever blocks they lie), ascending, with a running maximum: a head's bits depend on its q, the visible keys and values, begin, end and scale alone
+  // (while the values that later tokens of the call see are finite).
   // Slots and block table entries of keys outside [begin, end) may hold anything. |error| <= 2e-6 * max|value| against exact arithmetic on the stored
   // K and V while |score| <= 16; a larger score adds its own rounding, |score| * 2^-22, to the weights. Sums are FP32: (end - begin) * max|value| < 3e38.
-  std::int64_t (*attend_scratch)(std::int64_t heads, std::int64_t head_dim);
+  std::int64_t (*attend_scratch)(std::int64_t rows, std::int64_t head_dim);
   void (*attend_f32)(const AttendArgs& args);
   void (*attend_bf16)(const AttendArgs& args);
+  // The same in BF16 arithmetic, for prompts: scale * log2(e) * q is rounded to BF16, and so is every weight 2^(score - running maximum); products are exact and
+  // summed by BF16 dot instructions, the sum of weights is that of the rounded ones. |error| <= 2^-7 * max|value| against the softmax of the rounded q.
+  // nullptr where the ISA has no such instructions.
+  void (*attend_bf16_dot)(const AttendArgs& args);
   // Index of the largest x (the first of equals), or -1 if any x is NaN or infinite.
   std::int64_t (*argmax)(const float* x, std::int64_t n);
   double (*log_sum_exp)(const float* x, std::int64_t n);                                      // max-shifted, summed in FP64 per lane group

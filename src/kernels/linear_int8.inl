@@ -91,21 +91,20 @@ struct DotTile {
   std::int64_t ldy;
 };
 
-// The next 64-byte block of kPanels panels against kTokens tokens. Steps of 4 inputs go to sums in turn, from sum `first` on.
-template <int kBits, int kTokens, int kPanels, int kSums>
-LANES_INLINE void dot_block(const std::uint8_t* weights, std::size_t panel_bytes, const std::int8_t* codes, int first, Ints (&sums)[kSums][kTokens][2][kPanels]) {
+// The next 64-byte block of kPanels panels against kRows rows of activations: planes of tokens. Steps of 4 inputs go to sums in turn, from sum `first` on.
+template <int kBits, int kRows, int kPanels, int kSums>
+LANES_INLINE void dot_block(const std::uint8_t* weights, std::size_t panel_bytes, const std::int8_t* codes, int first, Ints (&sums)[kSums][kRows][kPanels]) {
   constexpr int kSteps = 8 / kBits;
   Codes<kBits> q[kPanels][kSteps];
   for (int p = 0; p < kPanels; ++p) load_codes(weights + p * panel_bytes, q[p]);
   for (int step = 0; step < kSteps; ++step)
-    for (int t = 0; t < kTokens; ++t)
-      for (int plane = 0; plane < 2; ++plane) {
-        const Activation<kBits> x = splat_activation<kBits>(codes + ((step * kTokens + t) * 2 + plane) * 4);
-        for (int p = 0; p < kPanels; ++p) {
-          Ints& sum = sums[(first + step) % kSums][t][plane][p];
-          sum = dot<kBits>(sum, q[p][step], x);
-        }
+    for (int r = 0; r < kRows; ++r) {
+      const Activation<kBits> x = splat_activation<kBits>(codes + (step * kRows + r) * 4);
+      for (int p = 0; p < kPanels; ++p) {
+        Ints& sum = sums[(first + step) % kSums][r][p];
+        sum = dot<kBits>(sum, q[p][step], x);
       }
+    }
 }
 
 template <int kBits, int kTokens, int kPanels>
@@ -123,17 +122,17 @@ template <int kBits, int kTokens, int kPanels>
   const std::int32_t* starts = tile.sums;
   std::int64_t left = tile.inputs;
   for (std::int64_t g = 0; left > 0; ++g) {
-    Ints sums[kSums][kTokens][2][kPanels];
+    Ints sums[kSums][kTokens * 2][kPanels];  // of both planes of a token
     for (int i = 0; i < kSums; ++i)
       for (int t = 0; t < kTokens; ++t)
         for (int plane = 0; plane < 2; ++plane) {
           const Ints start = i > 0 ? splat_int(0) : kBits == 4 ? splat_int(starts[t * 2 + plane]) : shift_left<4>(splat_int(starts[t * 2 + plane]));
-          for (int p = 0; p < kPanels; ++p) sums[i][t][plane][p] = start;
+          for (int p = 0; p < kPanels; ++p) sums[i][t * 2 + plane][p] = start;
         }
     if (!tile.first && tile.channel)
       for (int t = 0; t < kTokens; ++t)
         for (int plane = 0; plane < 2; ++plane)
-          for (int p = 0; p < kPanels; ++p) sums[0][t][plane][p] = load_ints(tile.kept + p * kTokenBlock * 32 + (t * 2 + plane) * 16);
+          for (int p = 0; p < kPanels; ++p) sums[0][t * 2 + plane][p] = load_ints(tile.kept + p * kTokenBlock * 32 + (t * 2 + plane) * 16);
     starts += kTokens * 2;
     const std::int64_t now = left < tile.group ? left : tile.group;
     left -= now;
@@ -142,24 +141,24 @@ template <int kBits, int kTokens, int kPanels>
       for (int i = 0; i < kBlocks; ++i) {
         prefetch(weights + i * 64 + tile.prefetch[0]);
         if (kPanels > 1) prefetch(weights + i * 64 + tile.prefetch[1]);
-        dot_block<kBits, kTokens, kPanels, kSums>(weights + i * 64, tile.panel_bytes, codes + i * kSteps * kTokens * 8, i * kSteps, sums);
+        dot_block<kBits, kTokens * 2, kPanels, kSums>(weights + i * 64, tile.panel_bytes, codes + i * kSteps * kTokens * 8, i * kSteps, sums);
       }
       weights += kBlocks * 64;
       codes += kBlocks * kSteps * kTokens * 8;
     }
     if constexpr (kBlocks > 1)
       for (; blocks > 0; --blocks) {
-        dot_block<kBits, kTokens, kPanels, kSums>(weights, tile.panel_bytes, codes, 0, sums);
+        dot_block<kBits, kTokens * 2, kPanels, kSums>(weights, tile.panel_bytes, codes, 0, sums);
         weights += 64;
         codes += kSteps * kTokens * 8;
       }
     for (int p = 0; p < kPanels; ++p) {
       const Lanes scale = load_scales(tile.scales + p * tile.panel_scale_bytes, tile.scales_fp16, g);
       for (int t = 0; t < kTokens; ++t) {
-        Ints high = sums[0][t][0][p], low = sums[0][t][1][p];
+        Ints high = sums[0][t * 2][p], low = sums[0][t * 2 + 1][p];
         for (int i = 1; i < kSums; ++i) {
-          high = add(high, sums[i][t][0][p]);
-          low = add(low, sums[i][t][1][p]);
+          high = add(high, sums[i][t * 2][p]);
+          low = add(low, sums[i][t * 2 + 1][p]);
         }
         if (!tile.last && tile.channel) {
           store_ints(tile.kept + p * kTokenBlock * 32 + t * 32, high);

@@ -199,11 +199,14 @@ class LinearTest : public testing::Test {
 
   using Int8Product = void (*)(const Weight&, const void*, std::int64_t, std::int64_t, std::int64_t, float*, std::int64_t);
 
-  static Aligned quantized(const LinearKernels& with, const std::vector<float>& x, std::int64_t ldx, std::int64_t tokens, std::int64_t inputs, std::int64_t group) {
-    Aligned out = aligned(with.int8_bytes(tokens, inputs, group), 0x33);
+  enum class Form { kPlanes, kGrouped };
+
+  Aligned quantized(Form form, const std::vector<float>& x, std::int64_t ldx, std::int64_t tokens, std::int64_t inputs, std::int64_t group) const {
+    const bool grouped = form == Form::kGrouped;
+    Aligned out = aligned((grouped ? linear->grouped_bytes : linear->int8_bytes)(tokens, inputs, group), 0x33);
     // In ranges of 16 tokens, last first, as threads might.
     for (std::int64_t begin = (tokens - 1) / 16 * 16; begin >= 0; begin -= 16)
-      with.quantize_int8(x.data(), ldx, tokens, inputs, group, begin, std::min(begin + 16, tokens), out.get());
+      (grouped ? linear->quantize_grouped : linear->quantize_int8)(x.data(), ldx, tokens, inputs, group, begin, std::min(begin + 16, tokens), out.get());
     return out;
   }
 
@@ -244,21 +247,80 @@ class LinearTest : public testing::Test {
     return y;
   }
 
-  void check_int8(Kind kind, const std::vector<Shape>& all, bool extreme = false) {
-    const Int8Product product = kind == Kind::kU8 ? linear->gemm_u8_int8 : linear->gemm_u4_int8;
+  // The grouped entries' arithmetic once more, exactly; and how far it may be from x itself: half a step of the codes, and FP32 sums.
+  static std::vector<float> expected_grouped(const Packed& w, const std::vector<float>& x, std::int64_t ldx, const Shape& s) {
+    std::vector<float> y(s.tokens * s.outputs);
+    const std::int64_t width = s.group % 64 == 0 ? 64 : s.group, groups = (s.inputs + width - 1) / width;
+    for (std::int64_t t = 0; t < s.tokens; ++t) {
+      std::vector<float> absmax(groups);
+      for (std::int64_t k = 0; k < s.inputs; ++k) absmax[k / width] = std::fmax(absmax[k / width], std::fabs(x[t * ldx + k]));
+      float sum = 0;
+      for (const float a : absmax) sum += a;
+      const float limit = sum * (kLowPlaneFrom / static_cast<float>(groups));
+      std::vector<int> high(s.inputs), low(s.inputs);
+      std::vector<float> scale(groups), low_scale(groups), step(groups);
+      for (std::int64_t g = 0; g < groups; ++g) {
+        const float a = absmax[g];
+        step[g] = a;
+        if (a < 0x1p-100f) continue;
+        const bool fine = a > limit;
+        const float steps = fine ? 16256.0f : 127.0f;
+        step[g] = a / steps;
+        scale[g] = fine ? 128.0f * (a / steps) : a / steps;
+        low_scale[g] = fine ? a / steps : 0.0f;
+        for (std::int64_t k = g * width; k < std::min((g + 1) * width, s.inputs); ++k) {
+          const int q = static_cast<int>(std::nearbyint(x[t * ldx + k] * (steps / a)));
+          high[k] = fine ? static_cast<int>(std::floor((q + 64) / 128.0)) : q;
+          low[k] = fine ? q - 128 * high[k] : 0;
+          EXPECT_TRUE(high[k] >= -127 && high[k] <= 127 && low[k] >= -64 && low[k] <= 63);
+        }
+      }
+      for (std::int64_t n = 0; n < s.outputs; ++n) {
+        float acc = 0;
+        double exact = 0, size = 0, rounding = 0;
+        for (std::int64_t g = 0; g < groups; ++g) {
+          std::int64_t h = 0, l = 0;
+          const float scale_w = w.scale(n, s.group == 0 ? 0 : g * width / s.group);
+          for (std::int64_t k = g * width; k < std::min((g + 1) * width, s.inputs); ++k) {
+            const auto q = static_cast<std::int64_t>(w.value(n, k));
+            h += q * high[k];
+            l += q * low[k];
+            const double weight = static_cast<double>(q) * scale_w, term = weight * x[t * ldx + k];
+            exact += term;
+            size += std::fabs(term);
+            rounding += std::fabs(weight) * step[g] * 0.5001;
+          }
+          acc = std::fma(static_cast<float>(h), s.group == 0 ? scale[g] : scale_w * scale[g], acc);
+          acc = std::fma(static_cast<float>(l), s.group == 0 ? low_scale[g] : scale_w * low_scale[g], acc);
+        }
+        const float result = s.group == 0 ? acc * w.scale(n, 0) : acc;
+        EXPECT_NEAR(result, exact, rounding + (size + rounding) * 4 * (groups + 2) * 0x1p-24 + 0x1p-126) << "token " << t << " output " << n;
+        y[t * s.outputs + n] = result;
+      }
+    }
+    return y;
+  }
+
+  void check_int8(Kind kind, Form form, const std::vector<Shape>& all, bool extreme = false) {
+    const bool grouped = form == Form::kGrouped;
+    const Int8Product product = grouped ? (kind == Kind::kU8 ? linear->gemm_u8_grouped : linear->gemm_u4_grouped) : kind == Kind::kU8 ? linear->gemm_u8_int8 : linear->gemm_u4_int8;
     for (const Shape& s : all) {
       SCOPED_TRACE(describe(s));
       const Packed w(kind, s.outputs, s.inputs, s.group, s.fp16, rng, extreme);
       const std::int64_t panels = w.weight.panels(), ldx = s.inputs + s.tokens % 3, ldy = panels * 16 + s.tokens % 2 * 5;
       std::vector<float> x = inputs_of<float>(s, ldx);
       if (extreme) std::fill(x.begin(), x.end(), 3.0f);
+      // Channels that stand out: one in three tokens of five, so that tiles mix groups with and without a low plane, and one in a few tokens only.
+      for (std::int64_t t = 0; t < s.tokens && !extreme; ++t)
+        for (const std::int64_t k : {s.inputs / 3, s.inputs - 1})
+          if ((k != s.inputs - 1 && t % 5 < 3) || t % 11 == 6) x[t * ldx + k] *= 40;
       if (s.tokens > 2) std::fill_n(x.begin() + ldx, s.inputs, 0.0f);                                               // a zero token
       if (s.tokens > 3) std::fill_n(x.begin() + 2 * ldx, s.inputs, std::numeric_limits<float>::denorm_min() * 5);  // its scale underflows
       const float untouched = -777.0f;
       std::vector<float> y(s.tokens * ldy, untouched);
-      const Aligned activations = quantized(*linear, x, ldx, s.tokens, s.inputs, s.group);
+      const Aligned activations = quantized(form, x, ldx, s.tokens, s.inputs, s.group);
       product(w.weight, activations.get(), s.tokens, 0, panels, y.data(), ldy);
-      const std::vector<float> expected = expected_int8(w, x, ldx, s);
+      const std::vector<float> expected = grouped ? expected_grouped(w, x, ldx, s) : expected_int8(w, x, ldx, s);
       for (std::int64_t t = 0; t < s.tokens; ++t) {
         for (std::int64_t n = 0; n < s.outputs; ++n) ASSERT_EQ(y[t * ldy + n], expected[t * s.outputs + n]) << "token " << t << " output " << n;
         for (std::int64_t n = s.outputs; n < panels * 16; ++n) ASSERT_EQ(y[t * ldy + n], 0.0f) << "padding lane " << n;
@@ -268,7 +330,7 @@ class LinearTest : public testing::Test {
       std::vector<float> pieces(s.tokens * ldy, untouched);
       for (std::int64_t t = 0; t < s.tokens; ++t) {
         const std::vector<float> row(x.begin() + t * ldx, x.begin() + t * ldx + s.inputs);
-        const Aligned alone = quantized(*linear, row, s.inputs, 1, s.inputs, s.group);
+        const Aligned alone = quantized(form, row, s.inputs, 1, s.inputs, s.group);
         const std::int64_t middle = panels * (t % 4) / 3 < panels ? panels * (t % 4) / 3 : panels;
         product(w.weight, alone.get(), 1, 0, middle, pieces.data() + t * ldy, ldy);
         product(w.weight, alone.get(), 1, middle, panels, pieces.data() + t * ldy, ldy);
@@ -290,13 +352,15 @@ TEST_F(LinearTest, bf16_bf16_is_within_the_bound) {
   check_float<std::uint16_t>(Kind::kBf16, linear->gemm_bf16_bf16, pairs ? nullptr : scalar->gemm_bf16_bf16, 8, 0x1p-126);
 }
 
-TEST_F(LinearTest, u8_int8_equals_exact_integer_sums) { check_int8(Kind::kU8, shapes(rng, true)); }
-TEST_F(LinearTest, u4_int8_equals_exact_integer_sums) { check_int8(Kind::kU4, shapes(rng, true)); }
+TEST_F(LinearTest, u8_int8_equals_exact_integer_sums) { check_int8(Kind::kU8, Form::kPlanes, shapes(rng, true)); }
+TEST_F(LinearTest, u4_int8_equals_exact_integer_sums) { check_int8(Kind::kU4, Form::kPlanes, shapes(rng, true)); }
+TEST_F(LinearTest, u8_grouped_equals_exact_integer_sums_within_half_a_step) { check_int8(Kind::kU8, Form::kGrouped, shapes(rng, true)); }
+TEST_F(LinearTest, u4_grouped_equals_exact_integer_sums_within_half_a_step) { check_int8(Kind::kU4, Form::kGrouped, shapes(rng, true)); }
 // All codes at their ends, sums near the end of int32: no step saturates.
 TEST_F(LinearTest, int8_products_do_not_saturate) {
   const std::vector<Shape> large = {{1, 17, 66000, 0, false}, {5, 33, 66000, 0, false}, {4, 32, 20001, 0, false}, {6, 40, 1024, 128, true}, {1, 64, 1024, 512, false}, {3, 18, 130, 32, true}};
-  check_int8(Kind::kU8, large, true);
-  check_int8(Kind::kU4, large, true);
+  for (const Form form : {Form::kPlanes, Form::kGrouped})
+    for (const Kind kind : {Kind::kU8, Kind::kU4}) check_int8(kind, form, large, true);
 }
 
 }  // namespace

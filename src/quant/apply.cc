@@ -4,6 +4,8 @@
 #include <array>
 
 #include "base/nearest.h"
+#include "kernels/lut4.h"
+#include "quant/integer_formats.h"
 
 namespace inflight::quant {
 namespace {
@@ -26,7 +28,8 @@ std::string_view arithmetic_name(Arithmetic arithmetic) {
   switch (arithmetic) {
     case Arithmetic::kFp32: return "fp32";
     case Arithmetic::kBf16: return "bf16";
-    case Arithmetic::kInt8: return "int8";
+    case Arithmetic::kInt8:
+    case Arithmetic::kInt8Grouped: return "int8";
   }
   return "?";
 }
@@ -38,13 +41,16 @@ Result<ComputePolicy> make_compute_policy(std::string_view compute, std::string_
   // Weights that stay BF16 gain nothing from integers. Where BF16 dot instructions exist they double the prefill rate at a KL of 0.0001;
   // elsewhere FP32 activations cost the same and are exact. Decode waits for memory either way.
   const Arithmetic plain_prefill = isa == "avx512_bf16" ? kBf16 : kFp32;
-  if (compute == "int8" || compute == "auto") return ComputePolicy{kInt8, kInt8, plain_prefill, kFp32};
+  // Quantized weights: prefill waits for arithmetic, so most groups of activations make do with one plane; decode waits for memory and has two.
+  if (compute == "int8" || compute == "auto") return ComputePolicy{kInt8Grouped, kInt8, plain_prefill, kFp32};
   constexpr std::array<std::string_view, 4> kKnown = {"auto", "fp32", "bf16", "int8"};
   return fail(Code::kInvalidArgument, "unknown --compute \"{}\"; {}", compute, known_names_hint(compute, kKnown));
 }
 
 std::size_t apply_scratch(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, std::int64_t tokens) {
+  if (w.format->codes == Codes::kLut4 && arithmetic != Arithmetic::kFp32 && arithmetic != Arithmetic::kBf16) return round_up64(kernels.lut4->int8_bytes(tokens, w.inputs));
   if (arithmetic == Arithmetic::kInt8 && w.format->quantized()) return round_up64(kernels.linear->int8_bytes(tokens, w.inputs, w.group));
+  if (arithmetic == Arithmetic::kInt8Grouped && w.format->quantized()) return round_up64(kernels.linear->grouped_bytes(tokens, w.inputs, w.group));
   if (arithmetic == Arithmetic::kBf16) return round_up64(static_cast<std::size_t>(tokens * copy_stride(w)) * sizeof(float));
   return 0;
 }
@@ -57,9 +63,17 @@ void apply(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kerne
   const std::int64_t grain = panel_grain(w, pool.threads());
   const Codes codes = w.format->codes;
 
-  if (arithmetic == Arithmetic::kInt8 && w.format->quantized()) {
-    pool.parallel_for(tokens, kTokenGrain, [&](std::int64_t begin, std::int64_t end) { linear.quantize_int8(x, ldx, tokens, w.inputs, w.group, begin, end, scratch); });
-    const auto gemm = codes == Codes::kU8 ? linear.gemm_u8_int8 : linear.gemm_u4_int8;
+  if (codes == Codes::kLut4 && arithmetic != Arithmetic::kFp32 && arithmetic != Arithmetic::kBf16) {
+    const kernels::Lut4Weight lut4 = lut4_view(w);
+    pool.parallel_for(tokens, kTokenGrain, [&](std::int64_t begin, std::int64_t end) { kernels.lut4->quantize_int8(x, ldx, tokens, w.inputs, begin, end, scratch); });
+    pool.parallel_for(w.panels(), grain, [&](std::int64_t begin, std::int64_t end) { kernels.lut4->gemm_int8(lut4, scratch, tokens, begin, end, y, ldy); });
+    return;
+  }
+  if ((arithmetic == Arithmetic::kInt8 || arithmetic == Arithmetic::kInt8Grouped) && w.format->quantized()) {
+    const bool grouped = arithmetic == Arithmetic::kInt8Grouped, wide = codes == Codes::kU8;
+    const auto quantize = grouped ? linear.quantize_grouped : linear.quantize_int8;
+    const auto gemm = grouped ? (wide ? linear.gemm_u8_grouped : linear.gemm_u4_grouped) : wide ? linear.gemm_u8_int8 : linear.gemm_u4_int8;
+    pool.parallel_for(tokens, kTokenGrain, [&](std::int64_t begin, std::int64_t end) { quantize(x, ldx, tokens, w.inputs, w.group, begin, end, scratch); });
     pool.parallel_for(w.panels(), grain, [&](std::int64_t begin, std::int64_t end) { gemm(view, scratch, tokens, begin, end, y, ldy); });
     return;
   }
@@ -84,6 +98,11 @@ void apply(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kerne
       for (std::int64_t t = begin; t < end; ++t) kernels.vector->round_bf16(x + t * ldx, w.inputs, rounded + t * input_stride);
     });
     input = rounded;
+  }
+  if (codes == Codes::kLut4) {
+    const kernels::Lut4Weight lut4 = lut4_view(w);
+    pool.parallel_for(w.panels(), grain, [&](std::int64_t begin, std::int64_t end) { kernels.lut4->gemm(lut4, input, input_stride, tokens, begin, end, y, ldy); });
+    return;
   }
   const auto gemm = codes == Codes::kF32 ? linear.gemm_f32 : codes == Codes::kBf16 ? linear.gemm_bf16 : codes == Codes::kU8 ? linear.gemm_u8 : linear.gemm_u4;
   pool.parallel_for(w.panels(), grain, [&](std::int64_t begin, std::int64_t end) { gemm(view, input, input_stride, tokens, begin, end, y, ldy); });

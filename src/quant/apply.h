@@ -10,9 +10,11 @@
 
 namespace inflight::quant {
 
-// Arithmetic on activations. kFp32: as they are. kBf16: rounded to BF16. kInt8: two int8 planes a token (quantized weights only).
-enum class Arithmetic { kFp32, kBf16, kInt8 };
+// Arithmetic on activations. kFp32: as they are. kBf16: rounded to BF16. Of quantized weights only: kInt8: two int8 planes a token;
+// kInt8Grouped: a scale for each group of inputs, a second plane where a group stands out (kernels/kernels.h).
+enum class Arithmetic { kFp32, kBf16, kInt8, kInt8Grouped };
 
+// Both int8 kinds are "int8".
 std::string_view arithmetic_name(Arithmetic arithmetic);
 
 // Which arithmetic a matrix of a format uses, for prefill and for decode tokens.

@@ -115,7 +115,7 @@ TEST_P(EveryFormat, products_agree_with_dequantized_rows_and_not_with_the_batch_
   const std::int64_t outputs = 70, inputs = 131, tokens = 19, stride = 80;
   const auto loaded = load(format, random_weights(outputs * inputs, 21), outputs, inputs);
   const auto x = random_weights(tokens * inputs, 22, 1.0f);
-  for (const Arithmetic arithmetic : {Arithmetic::kFp32, Arithmetic::kBf16, Arithmetic::kInt8}) {
+  for (const Arithmetic arithmetic : {Arithmetic::kFp32, Arithmetic::kBf16, Arithmetic::kInt8, Arithmetic::kInt8Grouped}) {
     std::vector<float> together(static_cast<std::size_t>(tokens * stride)), alone(static_cast<std::size_t>(stride));
     Buffer scratch = Buffer::map(apply_scratch(loaded->matrix(), arithmetic, kernels_in_use(), tokens) + 64).value();
     ThreadPool one(1), three(3);
@@ -133,8 +133,9 @@ TEST_P(EveryFormat, products_agree_with_dequantized_rows_and_not_with_the_batch_
           exact += product;
           magnitude += std::fabs(product);
         }
-        // x is BF16 here, so kBf16 is exact too; int8 has 15 bits of the token's largest value.
-        ASSERT_NEAR(got, exact, magnitude * (arithmetic == Arithmetic::kInt8 ? 2e-3 : 2e-5)) << format.name;
+        // x is BF16 here, so kBf16 is exact too; int8 has 15 bits of the token's largest value, or 8 of the group's.
+        const double error = arithmetic == Arithmetic::kInt8Grouped ? 2e-2 : arithmetic == Arithmetic::kInt8 ? 2e-3 : 2e-5;
+        ASSERT_NEAR(got, exact, magnitude * error) << format.name;
       }
     }
   }

@@ -23,6 +23,7 @@ constexpr int kFloatTokens = 4;  // tile of the FP32 products: tokens x panels
 constexpr int kFloatPanels = 1;
 constexpr int kTileTokens = 2;   // tile of the int8 products
 constexpr int kTilePanels = 1;
+constexpr int kGroupedTokens = 4;  // tile of the grouped products: tokens x kTilePanels
 constexpr int kAlonePanels = 2;  // FP32 products of one token: panels at once
 constexpr int kAloneSums = 2;    // int8 products of one panel: tokens x sums
 
@@ -201,6 +202,7 @@ LANES_INLINE __m256i quantize_half(__m256 x, __m256 scale, __m256 bound) {
 }
 // trunc(clamp(r + copysign(0.5, r), -bound, bound)) with r = x / scale.
 LANES_INLINE Ints quantize_lanes(Lanes x, Lanes scale, Lanes bound) { return {quantize_half(x.a, scale.a, bound.a), quantize_half(x.b, scale.b, bound.b)}; }
+LANES_INLINE Ints nearest(Lanes x) { return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }  // ties to even
 LANES_INLINE void store_bytes(void* p, Ints x) {
   const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xd8);
   _mm_storeu_si128(static_cast<__m128i*>(p), _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));

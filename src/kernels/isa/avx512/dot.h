@@ -19,6 +19,7 @@ constexpr int kFloatTokens = 8;  // tile of the FP32 products: tokens x panels
 constexpr int kFloatPanels = 2;
 constexpr int kTileTokens = 4;   // tile of the int8 products
 constexpr int kTilePanels = 2;
+constexpr int kGroupedTokens = 8;  // tile of the grouped products: tokens x kTilePanels
 constexpr int kAlonePanels = 4;  // FP32 products of one token: panels at once
 constexpr int kAloneSums = 4;    // int8 products of one panel: tokens x sums
 
@@ -113,6 +114,7 @@ LANES_INLINE Ints quantize_lanes(Lanes x, Lanes scale, Lanes bound) {
   const Lanes rounded = _mm512_add_ps(r, _mm512_or_ps(_mm512_and_ps(r, sign), _mm512_set1_ps(0.5f)));
   return _mm512_cvttps_epi32(_mm512_max_ps(_mm512_min_ps(rounded, bound), _mm512_xor_ps(bound, sign)));
 }
+LANES_INLINE Ints nearest(Lanes x) { return _mm512_cvtps_epi32(x); }  // ties to even
 LANES_INLINE void store_bytes(void* p, Ints x) { _mm_storeu_si128(static_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x)); }
 
 // ---------------------------------------------------------------- packing

@@ -5,6 +5,7 @@ namespace {
 
 #include "kernels/linear_float.inl"
 #include "kernels/linear_int8.inl"
+#include "kernels/linear_grouped.inl"
 
 }  // namespace
 
@@ -19,6 +20,10 @@ const LinearKernels linear_avx512{
     .quantize_int8 = quantize_int8,
     .gemm_u8_int8 = gemm_int8<8>,
     .gemm_u4_int8 = gemm_int8<4>,
+    .grouped_bytes = grouped_bytes,
+    .quantize_grouped = quantize_grouped,
+    .gemm_u8_grouped = gemm_grouped<8>,
+    .gemm_u4_grouped = gemm_grouped<4>,
 };
 
 }  // namespace inflight::kernels

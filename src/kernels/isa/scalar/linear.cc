@@ -126,6 +126,78 @@ void gemm_int8(const Weight& w, const void* activations, std::int64_t tokens, st
   }
 }
 
+// Grouped activations here: per token low_scale and scale of each group, then high [K], low [K] int8, up to a multiple of 64 bytes.
+struct GroupedToken {
+  std::int64_t width, groups, bytes;
+  GroupedToken(std::int64_t inputs, std::int64_t group) {
+    width = group % kActivationGroup == 0 ? kActivationGroup : group;
+    groups = (inputs + width - 1) / width;
+    bytes = (groups * 8 + 2 * inputs + 63) / 64 * 64;
+  }
+};
+
+std::size_t grouped_bytes(std::int64_t tokens, std::int64_t inputs, std::int64_t group) { return static_cast<std::size_t>(tokens * GroupedToken(inputs, group).bytes); }
+
+void quantize_grouped(const float* x, std::int64_t ldx, std::int64_t, std::int64_t inputs, std::int64_t group, std::int64_t begin, std::int64_t end, void* out) {
+  const GroupedToken layout(inputs, group);
+  for (std::int64_t t = begin; t < end; ++t) {
+    const float* row = x + t * ldx;
+    char* token = static_cast<char*>(out) + t * layout.bytes;
+    auto* scales = reinterpret_cast<float*>(token);
+    auto* high = reinterpret_cast<std::int8_t*>(token + layout.groups * 8);
+    auto* low = high + inputs;
+    float sum = 0;
+    for (std::int64_t g = 0; g < layout.groups; ++g) {
+      float most = 0;
+      for (std::int64_t k = g * layout.width; k < (g + 1) * layout.width && k < inputs; ++k)
+        if (__builtin_fabsf(row[k]) > most) most = __builtin_fabsf(row[k]);
+      scales[g * 2] = most;
+      sum += most;
+    }
+    const float limit = sum * (kLowPlaneFrom / static_cast<float>(layout.groups));
+    for (std::int64_t g = 0; g < layout.groups; ++g) {
+      const float absmax = scales[g * 2];
+      const bool fine = absmax > limit, zero = absmax < 0x1p-100f;
+      const float steps = fine ? 16256.0f : 127.0f, scale = zero ? 0 : absmax / steps, by = zero ? 0 : steps / absmax;
+      for (std::int64_t k = g * layout.width; k < (g + 1) * layout.width && k < inputs; ++k) {
+        const float scaled = row[k] * by;
+        const int q = scaled >= -16256.5f && scaled <= 16256.5f ? static_cast<int>(__builtin_nearbyintf(scaled)) : 0;
+        const int top = fine ? (q + 64) >> 7 : q;
+        high[k] = static_cast<std::int8_t>(top);
+        low[k] = static_cast<std::int8_t>(fine ? q - 128 * top : 0);
+      }
+      scales[g * 2] = fine ? scale : 0;
+      scales[g * 2 + 1] = fine ? 128 * scale : scale;
+    }
+  }
+}
+
+template <auto kWeightAt>
+void gemm_grouped(const Weight& w, const void* activations, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy) {
+  const GroupedToken layout(w.inputs, w.group);
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    const char* token = static_cast<const char*>(activations) + t * layout.bytes;
+    const auto* scales = reinterpret_cast<const float*>(token);
+    const auto* high = reinterpret_cast<const std::int8_t*>(token + layout.groups * 8);
+    const auto* low = high + w.inputs;
+    for (std::int64_t panel = panel_begin; panel < panel_end; ++panel)
+      for (int lane = 0; lane < 16; ++lane) {
+        float acc = 0;
+        for (std::int64_t g = 0; g < layout.groups; ++g) {
+          int h = 0, l = 0;
+          for (std::int64_t k = g * layout.width; k < (g + 1) * layout.width && k < w.inputs; ++k) {
+            h += kWeightAt(w, panel, k, lane) * high[k];
+            l += kWeightAt(w, panel, k, lane) * low[k];
+          }
+          const float scale = w.group == 0 ? 1 : scale_of(w, panel, g * layout.width / w.group, lane);
+          acc = __builtin_fmaf(static_cast<float>(h), scale * scales[g * 2 + 1], acc);
+          acc = __builtin_fmaf(static_cast<float>(l), scale * scales[g * 2], acc);
+        }
+        y[t * ldy + panel * 16 + lane] = w.group == 0 ? acc * scale_of(w, panel, 0, lane) : acc;
+      }
+  }
+}
+
 }  // namespace
 
 extern const LinearKernels linear_scalar;
@@ -139,6 +211,10 @@ const LinearKernels linear_scalar{
     .quantize_int8 = quantize_int8,
     .gemm_u8_int8 = gemm_int8<u8_weight>,
     .gemm_u4_int8 = gemm_int8<u4_weight>,
+    .grouped_bytes = grouped_bytes,
+    .quantize_grouped = quantize_grouped,
+    .gemm_u8_grouped = gemm_grouped<u8_weight>,
+    .gemm_u4_grouped = gemm_grouped<u4_weight>,
 };
 
 }  // namespace inflight::kernels
