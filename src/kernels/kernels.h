@@ -176,12 +176,14 @@ struct RooflineKernels {
 };
 
 // isa/<name>/table.cc defines `table_<name>`; a stronger ISA may point at a weaker one's sub-table.
+struct Lut4Kernels;
 struct Kernels {
   const char* isa;
   const LoadKernels* load;
   const LinearKernels* linear;
   const VectorKernels* vector;
   const RooflineKernels* roofline;
+  const Lut4Kernels* lut4;  // kernels/lut4.h
 };
 
 }  // namespace inflight::kernels

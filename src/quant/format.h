@@ -21,7 +21,7 @@ using kernels::kPanelRows;
 using kernels::SourceRows;
 
 // How codes lie in a packed panel (kernels.h); the products are chosen by it.
-enum class Codes { kF32, kBf16, kU8, kU4 };
+enum class Codes { kF32, kBf16, kU8, kU4, kLut4 };
 
 // A tensor that a converted folder holds for one piece of a parameter, besides or instead of "<base>.weight".
 struct StoredTensor {
@@ -41,10 +41,10 @@ struct PackedBytes {
 struct Format {
   std::string_view name;      // what --quantization says
   std::string_view summary;   // one line for --help
-  std::int64_t group = 0;     // inputs a scale covers; 0: per output channel or no scale
+  std::int64_t group = 0;     // inputs a scale of Weight covers; 0: per output channel, no scale, or scales of its own form (wlut4)
   Codes codes = Codes::kBf16;
-  bool quantized() const { return codes == Codes::kU8 || codes == Codes::kU4; }  // false: keeps the checkpoint's numbers
-  std::uint8_t zero_byte() const { return codes == Codes::kU8 ? 0x80 : codes == Codes::kU4 ? 0x88 : 0; }  // every byte of an all-zero panel
+  bool quantized() const { return codes != Codes::kF32 && codes != Codes::kBf16; }  // false: keeps the checkpoint's numbers
+  std::uint8_t zero_byte() const { return codes == Codes::kU8 ? 0x80 : codes == Codes::kU4 || codes == Codes::kLut4 ? 0x88 : 0; }  // every byte of an all-zero panel
 
   PackedBytes (*bytes)(std::int64_t outputs, std::int64_t inputs, std::int64_t group);
   // Quantizes (or copies) rows into the matrix, starting at output `row`; at most to the end of its panel (so 1..16 rows).

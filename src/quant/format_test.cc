@@ -10,6 +10,7 @@
 
 #include "base/bf16.h"
 #include "kernels/dispatch.h"
+#include "kernels/lut4_rule_for_test.h"
 #include "quant/apply.h"
 #include "quant/integer_formats.h"
 #include "quant/store.h"
@@ -70,6 +71,13 @@ std::vector<float> by_the_rule(const std::vector<float>& weights, std::int64_t i
   return result;
 }
 
+std::vector<float> by_the_lut4_rule(const std::vector<float>& weights, std::int64_t inputs) {
+  std::vector<float> result;
+  for (std::size_t row = 0; row < weights.size(); row += static_cast<std::size_t>(inputs))
+    std::ranges::copy(kernels::lut4_dequantized(kernels::lut4_by_the_rule(weights.data() + row, inputs)), std::back_inserter(result));
+  return result;
+}
+
 class EveryFormat : public testing::TestWithParam<const Format*> {};
 
 TEST_P(EveryFormat, dequantizes_to_what_the_rule_says) {
@@ -78,7 +86,7 @@ TEST_P(EveryFormat, dequantizes_to_what_the_rule_says) {
     auto weights = random_weights(outputs * inputs, 5);
     if (outputs > 2) std::fill_n(weights.begin() + 2 * inputs, inputs, 0.0f);  // a row of zeros
     const auto loaded = load(format, weights, outputs, inputs);
-    const auto expected = format.quantized() ? by_the_rule(weights, inputs, format.codes == Codes::kU8 ? 127 : 7, format.group) : weights;
+    const auto expected = format.codes == Codes::kLut4 ? by_the_lut4_rule(weights, inputs) : format.quantized() ? by_the_rule(weights, inputs, format.codes == Codes::kU8 ? 127 : 7, format.group) : weights;
     std::vector<float> row(static_cast<std::size_t>(inputs));
     for (std::int64_t r = 0; r < outputs; ++r) {
       format.dequantize(loaded->matrix(), r, row.data());
@@ -175,6 +183,17 @@ TEST(Import, codes_that_the_format_does_not_have_are_refused) {
   const std::uint8_t packed[4] = {0x88, 0x80, 0x88, 0x88};  // element 2 is code -8
   EXPECT_THAT(wint4_g32_format().import_row(four->matrix(), 0, 0, DType::kI32, packed).error().message, testing::HasSubstr("column 2"));
   for (const float bad : {-1.0f, std::nanf(""), HUGE_VALF}) EXPECT_FALSE(wint8_format().import_row(eight->matrix(), 0, 1, DType::kF32, &bad));
+}
+
+TEST(Import, wlut4_rows_that_no_rule_gives_are_refused) {
+  const auto loaded = load(wlut4_format(), random_weights(16 * 12, 1), 16, 12);
+  std::uint8_t packed[8] = {0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0x88, 0x88};
+  EXPECT_TRUE(wlut4_format().import_row(loaded->matrix(), 3, 0, DType::kI32, packed));
+  packed[6] = 0x80;  // column 12 is padding
+  EXPECT_THAT(wlut4_format().import_row(loaded->matrix(), 3, 0, DType::kI32, packed).error().message, testing::HasSubstr("padding past column 12"));
+  for (const float bad : {-1.0f, std::nanf(""), HUGE_VALF, 0x1.1p110f}) EXPECT_FALSE(wlut4_format().import_row(loaded->matrix(), 0, 2, DType::kF32, &bad)) << bad;
+  const float largest = 0x1p110f;
+  EXPECT_TRUE(wlut4_format().import_row(loaded->matrix(), 0, 2, DType::kF32, &largest));
 }
 
 TEST(Policy, auto_head_is_wint8_with_integer_formats_and_as_stored_otherwise) {

@@ -16,6 +16,7 @@ std::span<const Format* const> all() {
       &wint4_g128_format(),  //
       &wint4_g64_format(),   //
       &wint4_g32_format(),   //
+      &wlut4_format(),       //
   };
   return kFormats;
 }

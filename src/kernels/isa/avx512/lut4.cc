@@ -1,0 +1,13 @@
+#include "kernels/isa/avx512/lut4.h"
+
+namespace inflight::kernels {
+namespace {
+
+#include "kernels/lut4.inl"
+
+}  // namespace
+
+extern const Lut4Kernels lut4_avx512;
+const Lut4Kernels lut4_avx512{.quantize = quantize_lut4, .gemm = gemm_lut4, .int8_bytes = lut4_int8_bytes, .quantize_int8 = lut4_quantize_int8, .gemm_int8 = gemm_lut4_int8};
+
+}  // namespace inflight::kernels

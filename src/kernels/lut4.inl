@@ -1,0 +1,321 @@
+// The look-up format (lut4.h), for every ISA with its vocabulary (dot.h and lut4.h of its folder).
+
+#include "kernels/source.inl"
+
+// ---------------------------------------------------------------- the search
+// Nearest values by halves of a table: bits 3..6 of y, which lies in [-64, 63], choose eight neighbours; at most two bounds between
+// nibbles lie among them.
+struct Lut4Tables {
+  std::uint8_t start[16], first[16], second[16];  // the nibble of the least of the eight; y above a bound adds one; 127: no bound
+  std::uint8_t values[16];                        // signed
+  std::uint8_t raised[16];                        // values + 64
+  float inverses[16];                             // 1 / (16 + i)
+};
+constexpr Lut4Tables make_lut4_tables() {
+  Lut4Tables t{};
+  for (int i = 0; i < 16; ++i) {
+    const int least = i < 8 ? i * 8 : i * 8 - 128;
+    t.first[i] = t.second[i] = 127;
+    for (int j = 0; j < 15; ++j) {
+      const int bound = (kLut4Values[j] + kLut4Values[j + 1]) >> 1;
+      if (bound < least) ++t.start[i];
+      else if (bound < least + 7) (t.first[i] == 127 ? t.first[i] : t.second[i]) = static_cast<std::uint8_t>(bound);
+    }
+    t.values[i] = static_cast<std::uint8_t>(kLut4Values[i]);
+    t.raised[i] = static_cast<std::uint8_t>(kLut4Values[i] + 64);
+    t.inverses[i] = 1.0f / static_cast<float>(16 + i);
+  }
+  return t;
+}
+constexpr Lut4Tables kLut4Tables = make_lut4_tables();
+
+struct Lut4Best {
+  Ints nibbles, steps;
+  Lanes error;
+};
+
+struct Lut4Registers {
+  Ints start, first, second, values;
+};
+
+LANES_INLINE void try_codes(Ints y, Ints step, Lanes weight, const Lut4Registers& t, Lut4Best& best) {
+  const Ints clamped = clamp_bytes(y), eighth = eighths(clamped);
+  const Ints nibbles = count_above(count_above(look_up(t.start, eighth), y, look_up(t.first, eighth)), y, look_up(t.second, eighth));
+  const Lanes error = multiply(to_float(add_across(squares(subtract_bytes(y, look_up(t.values, nibbles))))), weight);
+  const Mask better = less(error, best.error);
+  best.error = choose_if(better, error, best.error);
+  best.nibbles = choose_if(better, nibbles, best.nibbles);
+  best.steps = choose_if(better, step, best.steps);
+}
+
+// Four groups of one row: their codes as eight dwords, their step bytes in the low bytes of `steps`.
+LANES_INLINE void search_groups(const Lanes (&z)[4], std::uint32_t* chunk, std::uint32_t (&steps)[4]) {
+  const Lut4Registers t{table16(kLut4Tables.start), table16(kLut4Tables.first), table16(kLut4Tables.second), table16(kLut4Tables.values)};
+  const Ints base = subtract(shift_down_19(bits_of(multiply(largest_of_each(z), splat(1.0f / 64)))), splat_int(2096));
+  Lut4Best best{splat_int(0), splat_int(0), splat(__builtin_inff())};
+  for (int d = kLut4FirstTry; d <= kLut4LastTry; ++d) {
+    const Ints s = larger(smaller(add(base, splat_int(d)), splat_int(127)), splat_int(0));
+    const Lanes step = floats_of(add(shift_up_19(s), splat_int(131 << 23)));
+    const Lanes weight = multiply(step, step);
+    const Lanes inverse = floats_of(subtract(bits_of(inverse_of(kLut4Tables.inverses, s)), shift_up_19(both_bits(s, splat_int(0x70)))));
+    const Ints q[4] = {round_lanes(multiply(z[0], splat_group<0>(inverse))), round_lanes(multiply(z[1], splat_group<1>(inverse))),
+                       round_lanes(multiply(z[2], splat_group<2>(inverse))), round_lanes(multiply(z[3], splat_group<3>(inverse)))};
+    const Ints y = narrow_groups(q);
+    try_codes(y, s, weight, t, best);
+    try_codes(subtract_bytes(splat_int(0), y), either_bits(s, splat_int(128)), weight, t, best);
+  }
+  store_group_codes(chunk, best.nibbles);
+  store_group_dwords(steps, best.steps);
+}
+
+template <DType kType>
+std::int64_t quantize_lut4_rows(const SourceRows& source, int lane, std::uint8_t* codes, std::uint8_t* steps, float* row_scales) {
+  const char* base = static_cast<const char*>(source.data);
+  constexpr std::int64_t kBytes = Source<kType>::kBytes;
+  float raise[16];
+  for (int row = 0; row < source.rows; ++row) {
+    const std::uint32_t most = largest_bits<kType>(base + row * source.stride * kBytes, source.inputs);
+    if (most >= kInfinityBits) return first_non_finite<kType>(source);
+    int exponent = static_cast<int>(most >> 23) - 127;
+    exponent = exponent < -100 ? -100 : exponent > 126 ? 126 : exponent;
+    row_scales[lane + row] = most == 0 ? 0 : from_bits(static_cast<std::uint32_t>(exponent - 16 + 127) << 23);
+    raise[row] = from_bits(static_cast<std::uint32_t>(16 - exponent + 127) << 23);
+  }
+  alignas(64) std::uint32_t chunk[16][16];
+  for (std::int64_t k = 0; k < source.inputs; k += 128) {
+    const std::int64_t n = source.inputs - k < 128 ? source.inputs - k : 128;
+    for (int row = 0; row < source.rows; ++row)
+      for (std::int64_t at = 0; at < n; at += 64) {
+        const char* p = base + (row * source.stride + k + at) * kBytes;
+        const Lanes by = splat(raise[row]);
+        Lanes z[4];
+        if (n - at >= 64) {
+          for (int i = 0; i < 4; ++i) z[i] = multiply(Source<kType>::load(p + i * 16 * kBytes), by);
+        } else {
+          for (int i = 0; i < 4; ++i) z[i] = multiply(load_source<kType>(p + i * 16 * kBytes, n - at - i * 16), by);
+        }
+        std::uint32_t found[4];
+        search_groups(z, chunk[row] + at / 8, found);
+        const std::int64_t groups = (n - at + 15) / 16;
+        for (std::int64_t g = 0; g < 4; ++g)
+          if (g < groups) steps[((k + at) / 16 + g) * 16 + lane + row] = static_cast<std::uint8_t>(found[g]);
+      }
+    scatter(chunk, lane, source.rows, (n + 15) / 16 * 2, reinterpret_cast<std::uint32_t*>(codes + k * 8));
+  }
+  return -1;
+}
+
+std::int64_t quantize_lut4(const SourceRows& source, int lane, std::uint8_t* codes, std::uint8_t* steps, float* row_scales) {
+  if (source.dtype == DType::kF32) return quantize_lut4_rows<DType::kF32>(source, lane, codes, steps, row_scales);
+  if (source.dtype == DType::kF16) return quantize_lut4_rows<DType::kF16>(source, lane, codes, steps, row_scales);
+  return quantize_lut4_rows<DType::kBF16>(source, lane, codes, steps, row_scales);
+}
+
+// ---------------------------------------------------------------- products
+LANES_INLINE std::int64_t lut4_groups(std::int64_t inputs) { return (inputs + 15) / 16; }
+
+// Step bytes of 16 rows as floats: the sign, and above it four mantissa and three exponent bits, moved to their places.
+LANES_INLINE Lanes load_steps(const std::uint8_t* p) {
+  return floats_of(add(both_bits(shift_up_19(widen_signed(p)), splat_int(static_cast<int>(0x83f80000u))), splat_int(131 << 23)));
+}
+
+// The next 64-byte block as values + 64 or as signed values: inputs 0 to 3, then 4 to 7.
+LANES_INLINE void load_values(const std::uint8_t* block, Ints table, Ints (&values)[2]) {
+  const Ints v = load_ints(block);
+  values[0] = look_up(table, nibbles_low(v));
+  values[1] = look_up(table, nibbles_high(v));
+}
+
+constexpr std::int64_t kLut4FloatTokens = 4;
+
+// FP32: tokens t < kTokens against one panel, all of K.
+template <int kTokens>
+[[gnu::noinline]] void lut4_float_tile(const Lut4Weight& w, std::int64_t panel, const float* x, std::int64_t ldx, float* y, std::int64_t ldy) {
+  const std::int64_t groups = lut4_groups(w.inputs);
+  const std::uint8_t* codes = w.codes + panel * groups * 128;
+  const std::uint8_t* steps = w.steps + panel * groups * 16;
+  const Ints table = table16(kLut4Tables.raised);
+  Lanes acc[kTokens];
+  for (int t = 0; t < kTokens; ++t) acc[t] = zeros();
+  for (std::int64_t k = 0; k < w.inputs; k += 16) {
+    Lanes sums[kTokens];
+    for (int t = 0; t < kTokens; ++t) sums[t] = zeros();
+    const std::int64_t n = w.inputs - k < 16 ? w.inputs - k : 16;
+    for (std::int64_t at = 0; at < n; at += 4) {
+      Ints values[2];
+      load_values(codes + at / 8 * 64, table, values);
+      alignas(64) std::uint8_t bytes[64];
+      store_ints(bytes, add(values[at / 4 % 2], splat_int(0x40404040)));  // value + 128, as u8 codes are
+      Lanes q[4];
+      widen_block(bytes, q);
+      for (std::int64_t j = 0; j < 4; ++j) {
+        if (at + j >= n) break;
+        for (int t = 0; t < kTokens; ++t) sums[t] = fused(q[j], splat(x[t * ldx + k + at + j]), sums[t]);
+      }
+    }
+    const Lanes step = load_steps(steps);
+    for (int t = 0; t < kTokens; ++t) acc[t] = fused(sums[t], step, acc[t]);
+    codes += 128;
+    steps += 16;
+  }
+  const Lanes scale = load_lanes(w.row_scales + panel * 16);
+  for (int t = 0; t < kTokens; ++t) store_lanes(y + t * ldy + panel * 16, multiply(acc[t], scale));
+}
+
+void gemm_lut4(const Lut4Weight& w, const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy) {
+  for (std::int64_t panel = panel_begin; panel < panel_end; ++panel)
+    for (std::int64_t t = 0; t < tokens; t += kLut4FloatTokens) {
+      const float* xs = x + t * ldx;
+      float* ys = y + t * ldy;
+      if (tokens - t >= 4) lut4_float_tile<4>(w, panel, xs, ldx, ys, ldy);
+      else if (tokens - t == 3) lut4_float_tile<3>(w, panel, xs, ldx, ys, ldy);
+      else if (tokens - t == 2) lut4_float_tile<2>(w, panel, xs, ldx, ys, ldy);
+      else lut4_float_tile<1>(w, panel, xs, ldx, ys, ldy);
+    }
+}
+
+// Activations, for tiles of R = kTileTokens tokens (fewer in the last one); a tile starts at token t0:
+//   codes   int8  [groups * 4][R][2][4]   four inputs of a token, high plane then low plane; zero past K; at t0 * groups * 32 bytes
+//   sums    int32 [groups][R][2]          -64 * (sum of the codes of a group), where the sums start
+//   scales  f32   [tokens]
+// one after the other, each starting at a multiple of 64 bytes.
+struct Lut4Activations {
+  std::int64_t groups, sums_at, scales_at, bytes;
+  Lut4Activations(std::int64_t tokens, std::int64_t inputs) {
+    groups = lut4_groups(inputs);
+    sums_at = (tokens * groups * 32 + 63) / 64 * 64;
+    scales_at = sums_at + (tokens * groups * 8 + 63) / 64 * 64;
+    bytes = scales_at + (tokens * 4 + 63) / 64 * 64;
+  }
+};
+
+std::size_t lut4_int8_bytes(std::int64_t tokens, std::int64_t inputs) { return static_cast<std::size_t>(Lut4Activations(tokens, inputs).bytes); }
+
+void lut4_quantize_int8(const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t inputs, std::int64_t begin, std::int64_t end, void* out) {
+  const Lut4Activations layout(tokens, inputs);
+  char* base = static_cast<char*>(out);
+  for (std::int64_t t = begin; t < end; ++t) {
+    const std::int64_t t0 = t / kTileTokens * kTileTokens;
+    const std::int64_t rows = tokens - t0 < kTileTokens ? tokens - t0 : std::int64_t{kTileTokens};
+    char* codes = base + t0 * layout.groups * 32 + (t - t0) * 8;
+    char* sums = base + layout.sums_at + t0 * layout.groups * 8 + (t - t0) * 8;
+    const float* row = x + t * ldx;
+    Lanes most = zeros();
+    for (std::int64_t k = 0; k < inputs; k += 16) most = maximum(magnitude(inputs - k >= 16 ? load_lanes(row + k) : load_some(row + k, inputs - k)), most);
+    const float scale = largest(most) / 16256.0f;
+    std::memcpy(base + layout.scales_at + t * 4, &scale, 4);
+    // Dividing by infinity makes every code 0, also where a tiny absmax underflows.
+    const Lanes by = splat(scale == 0 ? __builtin_inff() : scale), bound = splat(16256.0f);
+    for (std::int64_t k = 0; k < inputs; k += 16) {
+      const Ints q = quantize_lanes(inputs - k >= 16 ? load_lanes(row + k) : load_some(row + k, inputs - k), by, bound);
+      const Ints high = shift_right<7>(add(q, splat_int(64))), low = subtract(q, shift_left<7>(high));
+      char planes[2][16];
+      store_bytes(planes[0], high);
+      store_bytes(planes[1], low);
+      for (int j = 0; j < 4; ++j) {
+        std::memcpy(codes, planes[0] + j * 4, 4);
+        std::memcpy(codes + 4, planes[1] + j * 4, 4);
+        codes += rows * 8;
+      }
+      const std::int32_t starts[2] = {-64 * total(high), -64 * total(low)};
+      std::memcpy(sums, starts, sizeof starts);
+      sums += rows * 8;
+    }
+  }
+}
+
+struct Lut4Tile {
+  const std::uint8_t* codes;   // of the first panel
+  const std::uint8_t* steps;
+  const float* row_scales;
+  std::int64_t groups;
+  const std::int8_t* x;        // of the tile
+  const std::int32_t* sums;
+  const float* token_scales;   // [kTokens]
+  std::size_t ahead;           // bytes that codes are fetched ahead
+  float* y;
+  std::int64_t ldy;
+};
+
+template <int kTokens, int kPanels>
+[[gnu::noinline]] void lut4_tile(const Lut4Tile& given) {
+  const Lut4Tile tile = given;
+  const std::size_t panel_codes = static_cast<std::size_t>(tile.groups) * 128, panel_steps = static_cast<std::size_t>(tile.groups) * 16;
+  const Ints table = table16(kLut4Tables.raised);
+  Lanes acc[kTokens][kPanels];
+  for (int t = 0; t < kTokens; ++t)
+    for (int p = 0; p < kPanels; ++p) acc[t][p] = zeros();
+  const std::uint8_t* codes = tile.codes;
+  const std::uint8_t* steps = tile.steps;
+  const std::int8_t* x = tile.x;
+  const std::int32_t* starts = tile.sums;
+  for (std::int64_t g = 0; g < tile.groups; ++g) {
+    Ints sums[kTokens][2][kPanels];
+    for (int t = 0; t < kTokens; ++t)
+      for (int plane = 0; plane < 2; ++plane)
+        for (int p = 0; p < kPanels; ++p) sums[t][plane][p] = splat_int(starts[t * 2 + plane]);
+    starts += kTokens * 2;
+    for (int block = 0; block < 2; ++block) {
+      Ints values[kPanels][2];
+      for (int p = 0; p < kPanels; ++p) {
+        prefetch(codes + p * panel_codes + tile.ahead);
+        load_values(codes + p * panel_codes, table, values[p]);
+      }
+      codes += 64;
+      for (int run = 0; run < 2; ++run)
+        for (int t = 0; t < kTokens; ++t)
+          for (int plane = 0; plane < 2; ++plane) {
+            const Activation<4> quad = splat_activation<4>(x + (((block * 2 + run) * kTokens + t) * 2 + plane) * 4);
+            for (int p = 0; p < kPanels; ++p) sums[t][plane][p] = dot<4>(sums[t][plane][p], values[p][run], quad);
+          }
+    }
+    x += kTokens * 32;
+    for (int p = 0; p < kPanels; ++p) {
+      if (g % 4 == 0) prefetch(steps + p * panel_steps + tile.ahead / 8);
+      const Lanes step = load_steps(steps + p * panel_steps);
+      for (int t = 0; t < kTokens; ++t) acc[t][p] = fused(fused(splat(128.0f), to_float(sums[t][0][p]), to_float(sums[t][1][p])), step, acc[t][p]);
+    }
+    steps += 16;
+  }
+  for (int p = 0; p < kPanels; ++p) {
+    const Lanes scale = load_lanes(tile.row_scales + p * 16);
+    for (int t = 0; t < kTokens; ++t) store_lanes(tile.y + t * tile.ldy + p * 16, multiply(acc[t][p], multiply(scale, splat(tile.token_scales[t]))));
+  }
+}
+
+template <int kPanels, int kTokens = kTileTokens>
+void lut4_tokens(const Lut4Tile& tile, std::int64_t tokens) {
+  if (tokens == kTokens) return lut4_tile<kTokens, kPanels>(tile);
+  if constexpr (kTokens > 1) lut4_tokens<kPanels, kTokens - 1>(tile, tokens);
+}
+
+constexpr std::int64_t kLut4TokenBlock = 64;     // activations of a block stay in L2
+constexpr std::size_t kLut4PrefetchBytes = 4096; // ahead in one stream of memory
+
+void gemm_lut4_int8(const Lut4Weight& w, const void* activations, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy) {
+  const Lut4Activations layout(tokens, w.inputs);
+  const char* base = static_cast<const char*>(activations);
+  for (std::int64_t t0 = 0; t0 < tokens; t0 += kLut4TokenBlock) {
+    const std::int64_t t_end = t0 + kLut4TokenBlock < tokens ? t0 + kLut4TokenBlock : tokens;
+    std::int64_t panel = panel_begin;
+    while (panel < panel_end) {
+      const std::int64_t width = tokens > 1 && panel_end - panel >= kTilePanels ? kTilePanels : 1;
+      for (std::int64_t t = t0; t < t_end; t += kTileTokens) {
+        const Lut4Tile tile{.codes = w.codes + panel * layout.groups * 128,
+                            .steps = w.steps + panel * layout.groups * 16,
+                            .row_scales = w.row_scales + panel * 16,
+                            .groups = layout.groups,
+                            .x = reinterpret_cast<const std::int8_t*>(base + t * layout.groups * 32),
+                            .sums = reinterpret_cast<const std::int32_t*>(base + layout.sums_at + t * layout.groups * 8),
+                            .token_scales = reinterpret_cast<const float*>(base + layout.scales_at) + t,
+                            // The first tile fetches ahead of itself, or the next panels when others follow.
+                            .ahead = t > t0 ? 0 : t_end - t0 > kTileTokens ? static_cast<std::size_t>(width * layout.groups) * 128 : kLut4PrefetchBytes,
+                            .y = y + t * ldy + panel * 16,
+                            .ldy = ldy};
+        if (width == kTilePanels) lut4_tokens<kTilePanels>(tile, t_end - t < kTileTokens ? t_end - t : kTileTokens);
+        else lut4_tokens<1>(tile, t_end - t < kTileTokens ? t_end - t : kTileTokens);
+      }
+      panel += width;
+    }
+  }
+}
