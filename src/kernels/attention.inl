@@ -1,16 +1,17 @@
-// Attention of G heads of one token over one KV head's paged cache, against the vocabulary of isa/<isa>/vec.h.
+// Attention of G heads of a few tokens over one KV head's paged cache, against the vocabulary of isa/<isa>/vec.h.
 // Included once by isa/<isa>/vector.cc after vector.inl, in a nameless namespace.
 //
-// One step takes a tile of 64 keys that starts at a multiple of 64: scores with keys as lanes, the running maximum, weights,
-// then values with D as lanes. The tile stays in the first-level cache while the heads pass over it, at most four at a time.
+// A row is one head of one token: row r is head r % G of token r / G. One step takes a tile of 64 keys that starts at a multiple of 64:
+// scores with keys as lanes, the running maximum, weights, then values with D as lanes. The tile stays in the first-level cache while the
+// rows that see any of it pass over it, at most four at a time; a key that some row of a pass must not see has weight 0 there.
 // Every number is one fixed chain of operations (D ascending in a score, keys ascending in a value, tiles ascending), so neither
-// the heads that share a pass nor the registers that share a loop change a bit. A cold cache is fetched one tile ahead: its blocks are
+// the rows that share a pass nor the registers that share a loop change a bit. A cold cache is fetched one tile ahead: its blocks are
 // short and scattered, so the hardware sees no stream to follow.
 constexpr int kTile = 64;
 constexpr int kSubtile = 16;  // keys that are contiguous in a block
 constexpr int kTileVectors = kTile / kLanes;
 constexpr int kSubtileVectors = kSubtile / kLanes;
-constexpr int kMaxPassHeads = 4;
+constexpr int kMaxPassRows = 4;
 constexpr int kUnit = 2 * kLanes;  // elements of a value row that one Pair holds
 
 struct F32Cache {
@@ -36,26 +37,49 @@ struct Bf16Cache {
   static Pair in_order(Pair v) { return interleave(v); }
 };
 
-// What of one tile is visible, and where it lies.
+// The keys that token t of a call sees.
+inline std::int64_t seen_from(const AttendArgs& args, std::int64_t token) {
+  const std::int64_t from = args.end + token - args.window;
+  return args.window > 0 && from > args.begin ? from : args.begin;
+}
+inline std::int64_t seen_to(const AttendArgs& args, std::int64_t token) { return args.end + token; }
+
+// What of one tile is visible to any token, and where it lies.
 template <class Stored>
 struct Tile {
   int begin, end;                          // visible keys, 0 <= begin < end <= kTile
+  std::int64_t position;                   // of the tile's first key
+  std::int64_t tokens_begin, tokens_end;   // the tokens that see any of its keys
   const Stored* keys[kTile / kSubtile];    // of subtiles; one without a visible key repeats one that has
   const Stored* values[kTile / kSubtile];  // the subtile's first row
 };
 
-// A head's state between tiles. `sum` and `weighted` are scaled by exp(-max).
-struct HeadState {
+// A row's state between tiles. `sum` and `weighted` are scaled by exp(-max).
+struct RowState {
   float* max;       // [1]
   float* sum;       // [kLanes]
   float* weighted;  // [ceil(D / kUnit)][2][kLanes]
 };
 
+// What token t sees of the tile at `position`.
+inline int tile_begin(const AttendArgs& args, std::int64_t position, std::int64_t token) {
+  const std::int64_t from = seen_from(args, token) - position;
+  return from > 0 ? static_cast<int>(from) : 0;
+}
+inline int tile_end(const AttendArgs& args, std::int64_t position, std::int64_t token) {
+  const std::int64_t to = seen_to(args, token) - position;
+  return to < kTile ? static_cast<int>(to) : kTile;
+}
+
 template <class Stored>
 Tile<Stored> tile_at(const AttendArgs& args, std::int64_t position) {
   Tile<Stored> tile;
-  tile.begin = args.begin > position ? static_cast<int>(args.begin - position) : 0;
-  tile.end = args.end < position + kTile ? static_cast<int>(args.end - position) : kTile;
+  tile.position = position;
+  tile.tokens_begin = args.end > position ? 0 : position - args.end + 1;
+  const std::int64_t leaving = position + kTile + args.window - args.end;  // the first token whose window begins past the tile
+  tile.tokens_end = args.window > 0 && leaving < args.tokens ? leaving : args.tokens;
+  tile.begin = tile_begin(args, position, tile.tokens_begin);
+  tile.end = tile_end(args, position, tile.tokens_end - 1);
   for (int s = tile.begin / kSubtile; s * kSubtile < tile.end; ++s) {
     const std::int64_t key = position + s * kSubtile;
     const std::int64_t block = args.block_table[key / args.block_size] * args.block_stride;
@@ -75,12 +99,13 @@ Tile<Stored> tile_at(const AttendArgs& args, std::int64_t position) {
 // Lane vectors whose scores are summed at once: as many as the registers hold.
 constexpr int score_vectors(int heads) { return kRegisters == 32 ? (heads <= 2 ? 4 : 2) : heads == 1 ? 4 : heads == 2 ? 2 : 1; }
 
-// scores[head][key] = q . key, even and odd d summed apart, for the tile's visible keys; the other entries are unspecified.
+// scores[row][key] = q . key, even and odd d summed apart, for the keys [begin, end) of the tile; the other entries are unspecified.
 // kFetch: brings the keys of `ahead` nearer on the way.
 template <class Cache, int kHeads, bool kFetch>
-inline void tile_scores(const Tile<typename Cache::Stored>& tile, const Tile<typename Cache::Stored>& ahead, const float* q, std::int64_t head_dim, float (*scores)[kTile]) {
+inline void tile_scores(const Tile<typename Cache::Stored>& tile, int begin, int end, const Tile<typename Cache::Stored>& ahead, const float* const (&q)[kHeads], std::int64_t head_dim,
+                        float (*scores)[kTile]) {
   constexpr int kVectors = score_vectors(kHeads);
-  for (int base = tile.begin / kLanes / kVectors * kVectors; base * kLanes < tile.end; base += kVectors) {
+  for (int base = begin / kLanes / kVectors * kVectors; base * kLanes < end; base += kVectors) {
     const typename Cache::Stored *keys[kVectors], *ahead_keys[kVectors];
     for (int v = 0; v < kVectors; ++v) {
       const int subtile = (base + v) / kSubtileVectors, offset = (base + v) % kSubtileVectors * Cache::kKeyVector;
@@ -93,8 +118,8 @@ inline void tile_scores(const Tile<typename Cache::Stored>& tile, const Tile<typ
     for (std::int64_t d = 0; d < head_dim; d += 2) {
       V even[kHeads], odd[kHeads];
       for (int h = 0; h < kHeads; ++h) {
-        even[h] = set1(q[h * head_dim + d]);
-        odd[h] = set1(q[h * head_dim + d + 1]);
+        even[h] = set1(q[h][d]);
+        odd[h] = set1(q[h][d + 1]);
       }
       for (int v = 0; v < kVectors; ++v) {
         if (kFetch && (kVectors == 1 || v % kSubtileVectors == 0)) Cache::fetch_keys(ahead_keys[v] + d * kSubtile);
@@ -107,9 +132,9 @@ inline void tile_scores(const Tile<typename Cache::Stored>& tile, const Tile<typ
   }
 }
 
-// Turns one head's scores into weights exp(score - max), 0 where unseen; returns the factor exp(old max - new max). kWhole: every key is seen.
+// Turns one row's scores into weights exp(score - max), 0 where unseen; returns the factor exp(old max - new max). kWhole: every key is seen.
 template <bool kWhole>
-inline V tile_weights(float* scores, int begin, int end, float scale, const HeadState& state) {
+inline V tile_weights(float* scores, int begin, int end, float scale, const RowState& state) {
   const V lowest = set1(-__builtin_inff());
   V most = lowest;
   V scaled[kTileVectors];
@@ -130,24 +155,24 @@ inline V tile_weights(float* scores, int begin, int end, float scale, const Head
     store(scores + v * kLanes, weight);
     sum = add(sum, weight);
   }
-  const V factor = exp(sub(set1(old_max), set1(new_max)));
+  const V factor = new_max == old_max ? set1(1) : exp(sub(set1(old_max), set1(new_max)));  // exp(0) is 1 exactly
   store(state.sum, fma(load(state.sum), factor, sum));
   *state.max = new_max;
   return factor;
 }
 
-// weighted = weighted * factor + sum over visible keys of weight * value, for kUnits units from `unit`; kTail: one unit of `tail` elements.
+// weighted = weighted * factor + sum over the keys [first_key, last_key) of weight * value, for kUnits units from `unit`; kTail: one unit of `tail` elements.
 template <class Cache, int kHeads, int kUnits, bool kTail, bool kFetch>
-inline void tile_values(const Tile<typename Cache::Stored>& tile, const Tile<typename Cache::Stored>& ahead, const float (*weights)[kTile], const V* factors, const HeadState* states,
+inline void tile_values(const Tile<typename Cache::Stored>& tile, int first_key, int last_key, const Tile<typename Cache::Stored>& ahead, const float (*weights)[kTile], const V* factors, const RowState* states,
                         std::int64_t head_dim, std::int64_t unit, std::int64_t tail) {
   using Stored = typename Cache::Stored;
   constexpr int kLine = 64 / sizeof(Stored);
   Pair sum[kHeads][kUnits];
   for (int h = 0; h < kHeads; ++h)
     for (int u = 0; u < kUnits; ++u) sum[h][u] = {zero(), zero()};
-  for (int s = tile.begin / kSubtile; s * kSubtile < tile.end; ++s) {
-    const int begin = tile.begin > s * kSubtile ? tile.begin : s * kSubtile;
-    const int end = tile.end < (s + 1) * kSubtile ? tile.end : (s + 1) * kSubtile;
+  for (int s = first_key / kSubtile; s * kSubtile < last_key; ++s) {
+    const int begin = first_key > s * kSubtile ? first_key : s * kSubtile;
+    const int end = last_key < (s + 1) * kSubtile ? last_key : (s + 1) * kSubtile;
     const std::int64_t start = (begin - s * kSubtile) * head_dim + unit * kUnit;
     const Stored *row = tile.values[s] + start, *ahead_row = ahead.values[s] + start;
     for (int key = begin; key < end; ++key, row += head_dim, ahead_row += head_dim) {
@@ -174,75 +199,101 @@ inline void tile_values(const Tile<typename Cache::Stored>& tile, const Tile<typ
 constexpr int value_units(int heads) { return kRegisters == 32 ? (heads <= 3 ? 4 : 2) : heads == 1 ? 4 : heads == 2 ? 2 : 1; }
 
 template <class Cache, int kHeads, bool kFetch>
-inline void row_values(const Tile<typename Cache::Stored>& tile, const Tile<typename Cache::Stored>& ahead, const float (*weights)[kTile], const V* factors, const HeadState* states,
+inline void row_values(const Tile<typename Cache::Stored>& tile, int begin, int end, const Tile<typename Cache::Stored>& ahead, const float (*weights)[kTile], const V* factors, const RowState* states,
                        std::int64_t head_dim) {
   constexpr int kUnits = value_units(kHeads);
   const std::int64_t units = head_dim / kUnit, tail = head_dim % kUnit;
   std::int64_t unit = 0;
-  for (; unit + kUnits <= units; unit += kUnits) tile_values<Cache, kHeads, kUnits, false, kFetch>(tile, ahead, weights, factors, states, head_dim, unit, 0);
-  for (; unit < units; ++unit) tile_values<Cache, kHeads, 1, false, kFetch>(tile, ahead, weights, factors, states, head_dim, unit, 0);
-  if (tail) tile_values<Cache, kHeads, 1, true, kFetch>(tile, ahead, weights, factors, states, head_dim, unit, tail);
+  for (; unit + kUnits <= units; unit += kUnits) tile_values<Cache, kHeads, kUnits, false, kFetch>(tile, begin, end, ahead, weights, factors, states, head_dim, unit, 0);
+  for (; unit < units; ++unit) tile_values<Cache, kHeads, 1, false, kFetch>(tile, begin, end, ahead, weights, factors, states, head_dim, unit, 0);
+  if (tail) tile_values<Cache, kHeads, 1, true, kFetch>(tile, begin, end, ahead, weights, factors, states, head_dim, unit, tail);
 }
 
-// Floats of one head's state: sum, weighted, max.
+// Floats of one row's state: sum, weighted, max.
 inline std::int64_t state_floats(std::int64_t head_dim) { return kLanes + (head_dim + kUnit - 1) / kUnit * kUnit + 1; }
 
-std::int64_t attend_scratch(std::int64_t heads, std::int64_t head_dim) { return heads * state_floats(head_dim); }
+std::int64_t attend_scratch(std::int64_t rows, std::int64_t head_dim) { return rows * state_floats(head_dim); }
 
-inline HeadState head_state(const AttendArgs& args, std::int64_t head) {
-  float* base = args.scratch + head * state_floats(args.head_dim);
+inline RowState row_state(const AttendArgs& args, std::int64_t row) {
+  float* base = args.scratch + row * state_floats(args.head_dim);
   return {base + state_floats(args.head_dim) - 1, base, base + kLanes};
 }
 
-// One tile and the one to four heads that pass over it together.
+// One tile and the one to four rows that pass over it together.
 template <class Stored>
 struct Step {
   Tile<Stored> tile;
-  std::int64_t position;  // of the tile's first key
-  std::int64_t head;
+  std::int64_t row;
+  int rows;        // 0: there is no such step
+  int begin, end;  // keys that any of the rows sees
 };
 
 template <class Stored>
+void set_rows(const AttendArgs& args, Step<Stored>& step, std::int64_t row) {
+  const std::int64_t left = step.tile.tokens_end * args.heads - row;
+  step.row = row;
+  step.rows = static_cast<int>(left < kMaxPassRows ? left : kMaxPassRows);
+  step.begin = tile_begin(args, step.tile.position, row / args.heads);
+  step.end = tile_end(args, step.tile.position, (row + step.rows - 1) / args.heads);
+}
+
+template <class Stored>
+Step<Stored> step_at(const AttendArgs& args, std::int64_t position) {
+  Step<Stored> step{tile_at<Stored>(args, position), 0, 0, 0, 0};
+  set_rows(args, step, step.tile.tokens_begin * args.heads);
+  return step;
+}
+
+template <class Stored>
 Step<Stored> step_after(const AttendArgs& args, const Step<Stored>& step) {
-  if (step.head + kMaxPassHeads < args.heads) return {step.tile, step.position, step.head + kMaxPassHeads};
-  const std::int64_t position = step.position + kTile;
-  return {position < args.end ? tile_at<Stored>(args, position) : step.tile, position, 0};
+  const std::int64_t row = step.row + step.rows;
+  Step<Stored> next = step;
+  if (row < step.tile.tokens_end * args.heads) {
+    set_rows(args, next, row);
+    return next;
+  }
+  const std::int64_t position = step.tile.position + kTile;
+  if (position < seen_to(args, args.tokens - 1)) return step_at<Stored>(args, position);
+  next.rows = 0;
+  return next;
 }
 
 // The three parts of a step. `ahead`: the tile to fetch, or nullptr.
-template <class Cache, int kHeads>
+template <class Cache, int kRows>
 struct Pass {
   using Stored = typename Cache::Stored;
   static void scores(const AttendArgs& args, const Step<Stored>& step, const Tile<Stored>* ahead, float (*scores)[kTile]) {
-    const float* q = args.q + step.head * args.head_dim;
+    const float* q[kRows];
+    for (int r = 0; r < kRows; ++r) q[r] = args.q + (step.row + r) / args.heads * args.q_stride + (step.row + r) % args.heads * args.head_dim;
     if (ahead) {
-      tile_scores<Cache, kHeads, true>(step.tile, *ahead, q, args.head_dim, scores);
+      tile_scores<Cache, kRows, true>(step.tile, step.begin, step.end, *ahead, q, args.head_dim, scores);
     } else {
-      tile_scores<Cache, kHeads, false>(step.tile, step.tile, q, args.head_dim, scores);
+      tile_scores<Cache, kRows, false>(step.tile, step.begin, step.end, step.tile, q, args.head_dim, scores);
     }
   }
   static void weights(const AttendArgs& args, const Step<Stored>& step, float (*scores)[kTile], V* factors) {
-    const bool whole = step.tile.begin == 0 && step.tile.end == kTile;
-    for (int h = 0; h < kHeads; ++h) {
-      const HeadState state = head_state(args, step.head + h);
-      factors[h] = whole ? tile_weights<true>(scores[h], 0, kTile, args.scale, state) : tile_weights<false>(scores[h], step.tile.begin, step.tile.end, args.scale, state);
+    for (int r = 0; r < kRows; ++r) {
+      const RowState state = row_state(args, step.row + r);
+      const std::int64_t token = (step.row + r) / args.heads;
+      const int begin = tile_begin(args, step.tile.position, token), end = tile_end(args, step.tile.position, token);
+      factors[r] = end - begin == kTile ? tile_weights<true>(scores[r], 0, kTile, args.scale, state) : tile_weights<false>(scores[r], begin, end, args.scale, state);
     }
   }
   static void values(const AttendArgs& args, const Step<Stored>& step, const Tile<Stored>* ahead, const float (*weights)[kTile], const V* factors) {
-    HeadState states[kHeads];
-    for (int h = 0; h < kHeads; ++h) states[h] = head_state(args, step.head + h);
+    RowState states[kRows];
+    for (int r = 0; r < kRows; ++r) states[r] = row_state(args, step.row + r);
     if (ahead) {
-      row_values<Cache, kHeads, true>(step.tile, *ahead, weights, factors, states, args.head_dim);
+      row_values<Cache, kRows, true>(step.tile, step.begin, step.end, *ahead, weights, factors, states, args.head_dim);
     } else {
-      row_values<Cache, kHeads, false>(step.tile, step.tile, weights, factors, states, args.head_dim);
+      row_values<Cache, kRows, false>(step.tile, step.begin, step.end, step.tile, weights, factors, states, args.head_dim);
     }
   }
 };
 
-// body(Pass) with the pass for the heads of a step.
+// body(Pass) with the pass for the rows of a step.
 template <class Cache, class Body>
-inline void with_pass(std::int64_t heads, Body&& body) {
-  switch (heads) {
+inline void with_pass(int rows, Body&& body) {
+  switch (rows) {
     case 1: return body(Pass<Cache, 1>{});
     case 2: return body(Pass<Cache, 2>{});
     case 3: return body(Pass<Cache, 3>{});
@@ -253,37 +304,37 @@ inline void with_pass(std::int64_t heads, Body&& body) {
 template <class Cache>
 void attend(const AttendArgs& args) {
   using Stored = typename Cache::Stored;
-  for (std::int64_t head = 0; head < args.heads; ++head) {
-    const HeadState state = head_state(args, head);
+  const std::int64_t rows = args.tokens * args.heads;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const RowState state = row_state(args, row);
     std::memset(state.sum, 0, static_cast<std::size_t>(state_floats(args.head_dim)) * sizeof(float));
     *state.max = -__builtin_inff();
   }
 
   // The next step's scores come between a step's weights and its values: independent products to run beside the exponentials' long chain.
-  alignas(64) float scores[2][kMaxPassHeads][kTile];
-  V factors[kMaxPassHeads];
+  alignas(64) float scores[2][kMaxPassRows][kTile];
+  V factors[kMaxPassRows];
   int turn = 0;
-  const std::int64_t begin = args.begin / kTile * kTile;
-  Step<Stored> step{tile_at<Stored>(args, begin), begin, 0};
+  const auto first_of_tile = [&](const Step<Stored>& step) { return step.row == step.tile.tokens_begin * args.heads; };
+  Step<Stored> step = step_at<Stored>(args, seen_from(args, 0) / kTile * kTile);
   Step<Stored> next = step_after(args, step);
-  with_pass<Cache>(args.heads, [&](auto pass) { pass.scores(args, step, args.cold ? &next.tile : nullptr, scores[0]); });
+  with_pass<Cache>(step.rows, [&](auto pass) { pass.scores(args, step, args.cold ? &next.tile : nullptr, scores[0]); });
   for (;;) {
-    const bool more = next.position < args.end;
-    const Step<Stored> after = more ? step_after(args, next) : next;
-    const bool fetch_values = args.cold && step.head == 0, fetch_keys = args.cold && next.head == 0;
-    with_pass<Cache>(args.heads - step.head, [&](auto pass) { pass.weights(args, step, scores[turn], factors); });
-    if (more) with_pass<Cache>(args.heads - next.head, [&](auto pass) { pass.scores(args, next, fetch_keys ? &after.tile : nullptr, scores[turn ^ 1]); });
-    with_pass<Cache>(args.heads - step.head, [&](auto pass) { pass.values(args, step, fetch_values ? &next.tile : nullptr, scores[turn], factors); });
-    if (!more) break;
+    const Step<Stored> after = next.rows ? step_after(args, next) : next;
+    const bool fetch_values = args.cold && first_of_tile(step), fetch_keys = args.cold && first_of_tile(next);
+    with_pass<Cache>(step.rows, [&](auto pass) { pass.weights(args, step, scores[turn], factors); });
+    if (next.rows) with_pass<Cache>(next.rows, [&](auto pass) { pass.scores(args, next, fetch_keys ? &after.tile : nullptr, scores[turn ^ 1]); });
+    with_pass<Cache>(step.rows, [&](auto pass) { pass.values(args, step, fetch_values ? &next.tile : nullptr, scores[turn], factors); });
+    if (!next.rows) break;
     step = next;
     next = after;
     turn ^= 1;
   }
 
-  for (std::int64_t head = 0; head < args.heads; ++head) {
-    const HeadState state = head_state(args, head);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const RowState state = row_state(args, row);
     const V sum = set1(reduce_add(load(state.sum)));
-    float* out = args.out + head * args.head_dim;
+    float* out = args.out + row / args.heads * args.out_stride + row % args.heads * args.head_dim;
     for (std::int64_t d = 0; d < args.head_dim; d += kUnit) {
       const Pair mean = Cache::in_order({div(load(state.weighted + d), sum), div(load(state.weighted + d + kLanes), sum)});
       const std::int64_t count = args.head_dim - d;

@@ -44,14 +44,25 @@ class Cache {
   }
 
   // [G, D]. Blocks wholly outside [begin, end) have table entries that lead nowhere.
-  std::vector<float> attend(const std::vector<float>& q, std::int64_t begin, std::int64_t end, float scale) const {
+  std::vector<float> attend(const std::vector<float>& q, std::int64_t begin, std::int64_t end, float scale) const { return attend({q}, begin, end, 0, scale)[0]; }
+
+  // The same for consecutive tokens, the first of which sees [begin, end).
+  std::vector<std::vector<float>> attend(const std::vector<std::vector<float>>& queries, std::int64_t begin, std::int64_t end, std::int64_t window, float scale) const {
     std::vector<std::int32_t> table = table_;
+    const std::int64_t tokens = static_cast<std::int64_t>(queries.size());
+    const std::int64_t first_seen = window > 0 ? std::max(begin, end - window) : begin;
     for (std::size_t b = 0; b < table.size(); ++b) {
       const std::int64_t from = static_cast<std::int64_t>(b) * shape_.block_size;
-      if (from + shape_.block_size <= begin || from >= end) table[b] = 0x7fffffff;
+      if (from + shape_.block_size <= first_seen || from >= end + tokens - 1) table[b] = 0x7fffffff;
     }
-    const std::int64_t heads = static_cast<std::int64_t>(q.size()) / shape_.head_dim;
-    const std::int64_t floats = kernels_.attend_scratch(heads, shape_.head_dim);
+    const std::size_t width = queries[0].size(), gap = 5;
+    std::vector<float> q;
+    for (const auto& query : queries) {
+      q.insert(q.end(), query.begin(), query.end());
+      q.insert(q.end(), gap, std::numeric_limits<float>::quiet_NaN());
+    }
+    const std::int64_t heads = static_cast<std::int64_t>(width) / shape_.head_dim;
+    const std::int64_t floats = kernels_.attend_scratch(tokens * heads, shape_.head_dim);
     std::vector<float> out(q.size(), -1.0f), scratch(static_cast<std::size_t>(floats + 16), std::numeric_limits<float>::quiet_NaN());
     const std::vector<float> untouched = scratch;
     AttendArgs args;
@@ -65,16 +76,26 @@ class Cache {
     args.block_size = shape_.block_size;
     args.begin = begin;
     args.end = end;
+    args.tokens = tokens;
+    args.window = window;
+    args.q_stride = args.out_stride = static_cast<std::int64_t>(width + gap);
     args.scale = scale;
     args.cold = cold;
     args.out = out.data();
     args.scratch = scratch.data();
-    (shape_.bf16 ? kernels_.attend_bf16 : kernels_.attend_f32)(args);
+    (dot ? kernels_.attend_bf16_dot : shape_.bf16 ? kernels_.attend_bf16 : kernels_.attend_f32)(args);
     EXPECT_EQ(std::memcmp(scratch.data() + floats, untouched.data() + floats, 16 * sizeof(float)), 0) << "wrote past the scratch";
-    return out;
+    std::vector<std::vector<float>> rows;
+    for (std::size_t t = 0; t < queries.size(); ++t) {
+      const auto from = out.begin() + static_cast<std::ptrdiff_t>(t * (width + gap)), to = from + static_cast<std::ptrdiff_t>(width);
+      rows.emplace_back(from, to);
+      EXPECT_EQ(std::count(to, to + static_cast<std::ptrdiff_t>(gap), -1.0f), static_cast<std::ptrdiff_t>(gap)) << "wrote between tokens";
+    }
+    return rows;
   }
 
   bool cold = true;
+  bool dot = false;  // BF16 arithmetic
 
  private:
   const VectorKernels& kernels_;
@@ -289,6 +310,90 @@ TEST_F(Attention, AHeadAloneHasTheBitsOfAHeadInAGroup) {
       }
     }
   }
+}
+
+// Any run of consecutive tokens, with windows and without, in either arithmetic: the bits of each token alone.
+TEST_F(Attention, ATokenAloneHasTheBitsOfATokenAmongOthers) {
+  struct Kind {
+    bool bf16, dot;
+  };
+  for (const Kind kind : {Kind{false, false}, Kind{true, false}, Kind{true, true}}) {
+    if (kind.dot && !kernels_->attend_bf16_dot) continue;
+    for (const std::int64_t head_dim : {24, 80, 128}) {
+      const Shape shape{.head_dim = head_dim, .tokens = 220, .bf16 = kind.bf16};
+      const Rows keys = random_rows(220, head_dim, 1, 1), values = random_rows(220, head_dim, 1, 2);
+      for (const std::int64_t heads : {1, 2, 3, 5}) {
+        const Rows queries = random_rows(70, heads * head_dim, 1, 3);
+        for (const std::int64_t first : {0, 61, 130}) {
+          for (const std::int64_t window : {0, 1, 33, 100}) {
+            for (const std::int64_t count : {2, 7, 70}) {
+              Cache cache = filled(shape, keys, values, first + count);
+              cache.dot = kind.dot;
+              const Rows together = cache.attend(Rows(queries.begin(), queries.begin() + count), 0, first + 1, window, 0.15f);
+              for (std::int64_t t = 0; t < count; t += count > 7 ? 7 : 1) {
+                const std::int64_t end = first + t + 1, begin = window > 0 ? std::max<std::int64_t>(0, end - window) : 0;
+                ASSERT_EQ(together[static_cast<std::size_t>(t)], cache.attend(queries[static_cast<std::size_t>(t)], begin, end, 0.15f))
+                    << "token " << t << " of " << count << " from " << first << ", window " << window << ", " << heads << " heads of " << head_dim << (kind.dot ? ", dot" : "");
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Against FP64 on the query as the arithmetic rounds it: what is left is the rounding of weights to 8 bits, 2^-9 each, in the sum and beside it.
+TEST_F(Attention, Bf16DotMatchesFp64OnRoundedQueries) {
+  if (!kernels_->attend_bf16_dot) GTEST_SKIP() << "no BF16 dot products here";
+  for (const std::int64_t head_dim : {2, 6, 30, 32, 34, 64, 80, 96, 128, 130, 256}) {
+    for (const std::int64_t block_size : {16, 64}) {
+      const Shape shape{.head_dim = head_dim, .block_size = block_size, .tokens = 300};
+      const Rows keys = random_rows(300, head_dim, 1, 11), values = random_rows(300, head_dim, 1, 12);
+      for (const std::int64_t heads : {1, 2, 3, 4, 7, 8, 13}) {
+        const std::vector<float> q = random_rows(1, heads * head_dim, 1, 13)[0];
+        const float scale = 1 / std::sqrt(static_cast<float>(head_dim));
+        std::vector<float> rounded = q;
+        for (float& x : rounded) x = bf16_to_float(float_to_bf16(x * (scale * 0x1.715476p+0f)));
+        Cache cache = filled(shape, keys, values, 300);
+        cache.dot = true;
+        for (const auto& [begin, end] : {std::pair{0, 1}, {0, 64}, {0, 65}, {3, 190}, {77, 79}, {0, 300}}) {
+          const std::vector<float> got = cache.attend(q, begin, end, scale);
+          const std::vector<double> want = oracle(rounded, keys, values, shape, begin, end, 0.6931471805599453);
+          double total = 0, error = 0;
+          for (std::size_t i = 0; i < got.size(); ++i) {
+            ASSERT_NEAR(got[i], want[i], 0x1p-8 * largest(values)) << i << " D " << head_dim << " G " << heads << " keys [" << begin << ", " << end << ")";
+            total += want[i] * want[i];
+            error += (got[i] - want[i]) * (got[i] - want[i]);
+          }
+          EXPECT_LE(std::sqrt(error), 0x1p-8 * std::sqrt(total));
+        }
+      }
+    }
+  }
+}
+
+// Equal values come out as they are, whatever the weights: the sum beside is that of the rounded weights.
+TEST_F(Attention, Bf16DotWeightsSumToOne) {
+  if (!kernels_->attend_bf16_dot) GTEST_SKIP() << "no BF16 dot products here";
+  const Shape shape{.head_dim = 64, .block_size = 32, .tokens = 1000};
+  Cache cache = filled(shape, random_rows(1000, 64, 2, 1), Rows(1000, std::vector<float>(64, 1.25f)), 1000);
+  cache.dot = true;
+  for (const std::int64_t end : {1, 2, 63, 64, 500, 1000})
+    for (const float x : cache.attend(random_rows(1, 3 * 64, 1, 3)[0], 0, end, 0.125f)) ASSERT_NEAR(x, 1.25f, 1e-6f) << end;
+}
+
+TEST_F(Attention, Bf16DotSurvivesLargeScoresAndFindsNaN) {
+  if (!kernels_->attend_bf16_dot) GTEST_SKIP() << "no BF16 dot products here";
+  const Shape shape{.head_dim = 4, .tokens = 150};
+  Rows keys(150, std::vector<float>{-512, 0, 0, 0}), values(150, std::vector<float>{0x1p116f, -0x1p116f, 0, 1});
+  keys[70] = {512, 0, 0, 0};
+  values[70] = {0.5f, 0, 0.25f, -1};
+  Cache cache = filled(shape, keys, values, 150);
+  cache.dot = true;
+  EXPECT_THAT(cache.attend({1, 7, 7, 7}, 3, 149, 1.0f), testing::ElementsAre(0.5f, 0.0f, 0.25f, -1.0f));
+  const std::vector<float> out = cache.attend({std::numeric_limits<float>::quiet_NaN(), 0, 0, 0, 1, 0, 0, 0}, 3, 149, 1.0f);
+  for (std::size_t i = 0; i < out.size(); ++i) EXPECT_EQ(std::isnan(out[i]), i < 4) << i;
 }
 
 TEST_F(Attention, ANaNQueryGivesNaN) {

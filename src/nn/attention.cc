@@ -1,9 +1,28 @@
 #include "nn/attention.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 
 namespace inflight::nn {
+namespace {
+
+// Rows (query heads times tokens) that share one walk over the keys: their state fits the second-level cache beside a tile.
+constexpr std::int64_t kBlockRows = 64;
+
+// Consecutive tokens of one span.
+struct Block {
+  std::int64_t first;
+  std::int64_t count;
+  const std::int32_t* block_table;
+};
+
+}  // namespace
+
+quant::Arithmetic Attention::prefill_arithmetic(const Runtime& runtime, DType cache) {
+  const bool dots = cache == DType::kBF16 && runtime.kernels->vector->attend_bf16_dot && runtime.compute.plain_prefill == quant::Arithmetic::kBf16;
+  return dots ? quant::Arithmetic::kBf16 : quant::Arithmetic::kFp32;
+}
 
 RopeTable rope_table(const Step& step, const Rope& rope, Runtime& runtime) {
   const std::int64_t half = rope.rotary_dim() / 2;
@@ -75,20 +94,38 @@ void Attention::operator()(const Pass& pass, const Step& step, const RopeTable& 
 
   const std::int64_t ldattended = heads * head_dim;
   float* attended = rt.workspace.floats(pass.tokens * ldattended);
-  const std::int64_t scratch_floats = vector.attend_scratch(group, head_dim);
-  float* scratch = rt.workspace.floats(scratch_floats * rt.pool->threads());
+  const bool dots = prefill_arithmetic(rt, shape.dtype) == quant::Arithmetic::kBf16;
   const auto attend = shape.dtype == DType::kF32 ? vector.attend_f32 : vector.attend_bf16;
   const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
-  // Head-major: one worker walks the tokens of a head, so that head's keys stay in its cache.
-  rt.pool->parallel_for(kv_heads * pass.tokens, [&](int worker, std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t h = i / pass.tokens, t = i % pass.tokens;
-      const std::int64_t position = step.positions[static_cast<std::size_t>(t)];
-      attend({.q = qkv + t * ldqkv + h * group * head_dim, .heads = group, .head_dim = head_dim,
-              .keys = cache.keys(layer_, h), .values = cache.values(layer_, h), .block_stride = stride,
-              .block_table = step.spans[static_cast<std::size_t>(span_of[t])].block_table, .block_size = shape.block_size,
-              .begin = window_ > 0 ? std::max<std::int64_t>(0, position - window_ + 1) : 0, .end = position + 1, .scale = scale, .cold = t < pass.decode,
-              .out = attended + t * ldattended + h * group * head_dim, .scratch = scratch + worker * scratch_floats});
+
+  // A task is one KV head of a block of tokens. Blocks end at multiples of their size, so that their tokens need the same tiles of keys.
+  const std::int64_t block_tokens = std::max<std::int64_t>(kBlockRows / group, 1);
+  auto* blocks = reinterpret_cast<Block*>(rt.workspace.bytes(static_cast<std::size_t>(pass.tokens) * sizeof(Block)));
+  std::int64_t block_count = 0;
+  for (const Span& span : step.spans)
+    for (std::int64_t t = span.first; t < span.first + span.count;) {
+      const std::int64_t whole = block_tokens - step.positions[static_cast<std::size_t>(t)] % block_tokens;
+      const std::int64_t end = std::min(t + whole, span.first + span.count);
+      blocks[block_count++] = {t, end - t, span.block_table};
+      t = end;
+    }
+  const std::int64_t scratch_floats = padded(vector.attend_scratch(block_tokens * group, head_dim));
+  float* scratch = rt.workspace.floats(scratch_floats * rt.pool->threads());
+
+  // Head by head, so that a head's keys stay in cache; late tokens, which see most keys, first, so that the tasks at the end are small.
+  std::atomic<std::int64_t> next{0};
+  rt.pool->run([&](int worker) {
+    for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < kv_heads * block_count;) {
+      const std::int64_t h = i / block_count;
+      const Block& block = blocks[block_count - 1 - i % block_count];
+      const kernels::AttendArgs args{.q = qkv + block.first * ldqkv + h * group * head_dim, .heads = group, .head_dim = head_dim,
+                                     .keys = cache.keys(layer_, h), .values = cache.values(layer_, h), .block_stride = stride,
+                                     .block_table = block.block_table, .block_size = shape.block_size,
+                                     .begin = 0, .end = step.positions[static_cast<std::size_t>(block.first)] + 1, .tokens = block.count, .window = window_,
+                                     .q_stride = ldqkv, .out_stride = ldattended, .scale = scale, .cold = block.first < pass.decode,
+                                     .out = attended + block.first * ldattended + h * group * head_dim, .scratch = scratch + worker * scratch_floats};
+      if (dots && block.first >= pass.decode) vector.attend_bf16_dot(args);
+      else attend(args);
     }
   });
   o_(pass, attended, ldattended, y, ldy);

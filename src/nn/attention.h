@@ -31,6 +31,9 @@ class Attention {
   // y [T, padded(hidden)] = o_proj(attention(qkv_proj(x))); writes this layer's K and V of every token into the cache.
   void operator()(const Pass& pass, const Step& step, const RopeTable& rope, const float* x, std::int64_t ldx, float* y, std::int64_t ldy) const;
 
+  // Arithmetic of prompt tokens over a cache of this type: BF16 dot products where the instruction set has them and --compute allows BF16. Generated tokens: FP32.
+  static quant::Arithmetic prefill_arithmetic(const Runtime& runtime, DType cache);
+
  private:
   AttentionSizes sizes_;
   std::int64_t layer_;

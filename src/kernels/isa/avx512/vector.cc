@@ -23,6 +23,7 @@ const VectorKernels vector_avx512 = {
     .attend_scratch = attend_scratch,
     .attend_f32 = attend<F32Cache>,
     .attend_bf16 = attend<Bf16Cache>,
+    .attend_bf16_dot = nullptr,
     .argmax = argmax,
     .log_sum_exp = log_sum_exp,
 };

@@ -4,11 +4,11 @@ namespace inflight::kernels {
 
 extern const LoadKernels load_avx512;
 extern const LinearKernels linear_avx512_bf16;
-extern const VectorKernels vector_avx512;
+extern const VectorKernels vector_avx512_bf16;
 extern const RooflineKernels roofline_avx512_bf16;
 extern const Lut4Kernels lut4_avx512;
 extern const Kernels table_avx512_bf16;
 
-const Kernels table_avx512_bf16{"avx512_bf16", &load_avx512, &linear_avx512_bf16, &vector_avx512, &roofline_avx512_bf16, &lut4_avx512};
+const Kernels table_avx512_bf16{"avx512_bf16", &load_avx512, &linear_avx512_bf16, &vector_avx512_bf16, &roofline_avx512_bf16, &lut4_avx512};
 
 }  // namespace inflight::kernels

@@ -1,4 +1,5 @@
 // Scalar: the specification of the vector kernels. Plain loops, sums in FP64.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -78,7 +79,7 @@ double score(const AttendArgs& args, const float* q, std::int64_t position) {
 std::int64_t attend_scratch(std::int64_t, std::int64_t head_dim) { return 2 * head_dim; }
 
 template <class Stored>
-void attend(const AttendArgs& args) {
+void attend_token(const AttendArgs& args) {
   for (std::int64_t head = 0; head < args.heads; ++head) {
     const float* q = args.q + head * args.head_dim;
     double max = -std::numeric_limits<double>::infinity();
@@ -102,6 +103,15 @@ void attend(const AttendArgs& args) {
       }
     }
     for (std::int64_t d = 0; d < args.head_dim; ++d) args.out[head * args.head_dim + d] = static_cast<float>(sum_of(d) / total);
+  }
+}
+
+template <class Stored>
+void attend(const AttendArgs& args) {
+  AttendArgs token = args;
+  for (std::int64_t t = 0; t < args.tokens; ++t, ++token.end, token.q += args.q_stride, token.out += args.out_stride) {
+    if (args.window > 0) token.begin = std::max(args.begin, token.end - args.window);
+    attend_token<Stored>(token);
   }
 }
 
@@ -138,6 +148,7 @@ const VectorKernels vector_scalar = {
     .attend_scratch = attend_scratch,
     .attend_f32 = attend<float>,
     .attend_bf16 = attend<std::uint16_t>,
+    .attend_bf16_dot = nullptr,
     .argmax = argmax,
     .log_sum_exp = log_sum_exp,
 };

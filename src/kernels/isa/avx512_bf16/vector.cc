@@ -1,0 +1,34 @@
+// AVX-512 with BF16 dot products in the attention of prompts; all else as in isa/avx512.
+#include <cstring>
+
+#include "kernels/isa/avx512/vec.h"
+#include "kernels/kernels.h"
+
+namespace inflight::kernels {
+namespace {
+#include "kernels/vector.inl"
+
+#include "kernels/attention.inl"
+
+#include "kernels/isa/avx512_bf16/attention.inl"
+}  // namespace
+
+extern const VectorKernels vector_avx512_bf16;
+const VectorKernels vector_avx512_bf16 = {
+    .rms_norm = rms_norm,
+    .add = add,
+    .silu_mul = silu_mul,
+    .rope_half = rope_half,
+    .to_bf16 = to_bf16,
+    .round_bf16 = round_bf16,
+    .store_kv_f32 = store_kv_f32,
+    .store_kv_bf16 = store_kv_bf16,
+    .attend_scratch = attend_dot_scratch,
+    .attend_f32 = attend<F32Cache>,
+    .attend_bf16 = attend<Bf16Cache>,
+    .attend_bf16_dot = attend_bf16_dot,
+    .argmax = argmax,
+    .log_sum_exp = log_sum_exp,
+};
+
+}  // namespace inflight::kernels
