@@ -122,7 +122,7 @@ Result<OutputFolder> OutputFolder::create(const std::string& target) {
                 fs::is_directory(status) ? " and is not empty" : "");
   const std::string part = plain + ".part";
   if (::mkdir(part.c_str(), 0755) != 0) {
-    if (errno == EEXIST) return fail(Code::kInvalidArgument, "\"{}\" is left from an interrupted run, or another one is at work there; remove it if not", part);
+    if (errno == EEXIST) return fail(Code::kInvalidArgument, "\"{}\" exists: another run is writing it now, or one was killed while it did; if none is running, remove that folder and start again", part);
     return fail(errno == ENOENT || errno == ENOTDIR ? Code::kNotFound
                 : errno == ENOSPC                   ? Code::kExhausted
                                                     : Code::kInvalidArgument,

@@ -93,7 +93,7 @@ Result<LoadMeasurement> measure_load(const std::string& folder, const engine::En
   for (int i = 0; i < repeat; ++i) {
     opened.reset();
     ProgressBar bar(fmt::format("load {} of {}", i + 1, repeat));
-    opened = TRY(engine::open_model(folder, options, [&bar](std::int64_t done, std::int64_t total) { bar.bytes(done, total); }));
+    opened = TRY(engine::open_model(folder, options, [&bar](std::int64_t done, std::int64_t total) { return bar.bytes(done, total), true; }));
     if (i == 0) measured.peak_anon_bytes = watch.stop();
     measured.seconds.push_back(opened->report.seconds);
     measured.source_bytes = opened->report.source_bytes;

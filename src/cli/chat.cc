@@ -33,7 +33,7 @@ constexpr std::string_view kHelp =
 
 class Chat {
  public:
-  Chat(const Arguments& arguments, const api::PromptEncoder& encoder, TextModel& model) : arguments_(arguments), encoder_(encoder), model_(model) { reset(); }
+  Chat(const Arguments& arguments, TextModel& model) : arguments_(arguments), model_(model) { reset(); }
 
   Result<int> run() {
     const InterruptGuard guard(/*hard_second=*/!editor_.interactive());
@@ -101,14 +101,14 @@ class Chat {
     OrderedJson messages = messages_;
     messages.push_back({{"role", "user"}, {"content", message}});
     engine::Request request;
-    request.prompt = TRY(encoder_.encode(api::Messages{messages}));
+    request.prompt = TRY(model_.encoder.encode(api::Messages{messages}));
     request.sampling = TRY(api::resolve_sampling(model_.defaults, arguments_.sampling.fields));
     request.stop_ids = api::ids_of(model_.stops);
     const auto prompt_tokens = static_cast<std::int64_t>(request.prompt.size());
     const std::int64_t context = model_.engine->limits().max_model_len;
     if (prompt_tokens >= context)
       return fail(Code::kInvalidArgument, "the conversation and this message have {} tokens, but the context holds {}; /reset starts a new conversation, a shorter message may still fit", prompt_tokens, context);
-    api::TextSession session = TRY(api::TextSession::create(encoder_.tokenizer(), prompt_tokens, arguments_.sampling.fields.stop.value_or(std::vector<std::string>()), request.sampling.min_tokens));
+    api::TextSession session = TRY(api::TextSession::create(model_.encoder.tokenizer(), prompt_tokens, arguments_.sampling.fields.stop.value_or(std::vector<std::string>()), request.sampling.min_tokens));
     const Result<engine::RequestStats> stats = answer(*model_.engine, std::move(request), session, [](std::string_view delta) { return print(delta); });
     if (!session.finish_reason().empty() && !session.text().ends_with('\n')) print("\n");
     if (!stats) return std::unexpected(stats.error());
@@ -124,7 +124,6 @@ class Chat {
   }
 
   const Arguments& arguments_;
-  const api::PromptEncoder& encoder_;
   TextModel& model_;
   LineEditor editor_;
   OrderedJson messages_;
@@ -136,12 +135,13 @@ Result<int> run(const Arguments& arguments) {
   TRY(api::resolve_sampling({}, arguments.sampling.fields));
   TRY(check_utf8(arguments.system, "--system"));
   const std::string folder = TRY(checkpoint::resolve_model_folder(arguments.model.model));
-  const api::PromptEncoder encoder = TRY(load_encoder(folder, arguments.text));
-  if (!encoder.chat().has_template())
+  TextLoading loading(folder, arguments.text, [&folder](const api::PromptEncoder& encoder) -> Result<void> {
+    if (encoder.chat().has_template()) return {};
     return fail(Code::kUnsupported, "\"{}\" has no chat template, so it cannot hold a conversation; `inflight generate --raw` continues plain text", folder);
-  TextModel model = TRY(open_text_model(arguments.model, encoder, arguments.sampling.ignore_generation_config));
+  });
+  TextModel model = TRY(open_text_model(arguments.model, loading, arguments.sampling.ignore_generation_config));
   note("sampling: {}", api::describe(TRY(api::resolve_sampling(model.defaults, arguments.sampling.fields))));
-  return Chat(arguments, encoder, model).run();
+  return Chat(arguments, model).run();
 }
 
 }  // namespace

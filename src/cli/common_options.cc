@@ -97,13 +97,16 @@ void add_sampling_arguments(CLI::App& app, SamplingArguments& arguments) {
   app.add_flag("--ignore-generation-config", arguments.ignore_generation_config, "Take no defaults from generation_config.json")->group(group);
 }
 
-Result<std::unique_ptr<engine::OpenedModel>> open_with_progress(const ModelArguments& arguments) {
+Result<std::unique_ptr<engine::OpenedModel>> open_with_progress(const ModelArguments& arguments, const std::function<bool()>& unwanted) {
   TRY(check(arguments));
   const std::string folder = TRY(checkpoint::resolve_model_folder(arguments.model));
   std::unique_ptr<engine::OpenedModel> opened;
   {
     ProgressBar bar("loading");
-    opened = TRY(engine::open_model(folder, arguments.engine, [&bar](std::int64_t done, std::int64_t total) { bar.bytes(done, total); }));
+    opened = TRY(engine::open_model(folder, arguments.engine, [&](std::int64_t done, std::int64_t total) {
+      bar.bytes(done, total);
+      return !unwanted || !unwanted();
+    }));
   }
   for (const std::string& line : opened->model->info().notes) note("note: {}", line);
   if (arguments.verbose) {

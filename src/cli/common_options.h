@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -38,7 +39,8 @@ void add_sampling_arguments(CLI::App& app, SamplingArguments& arguments);
 // The value must be one of `known`; the error names the flag, the known values and the nearest.
 Result<void> check_choice(std::string_view flag, std::string_view value, const std::vector<std::string_view>& known);
 
-// Folder of the model, all checks, then open_model with a progress bar; notes of the model on standard error.
-Result<std::unique_ptr<engine::OpenedModel>> open_with_progress(const ModelArguments& arguments);
+// Folder of the model, all checks, then open_model with a progress bar; notes of the model on standard error. `unwanted` is asked now and
+// then: true ends loading with kCancelled.
+Result<std::unique_ptr<engine::OpenedModel>> open_with_progress(const ModelArguments& arguments, const std::function<bool()>& unwanted = {});
 
 }  // namespace inflight::cli

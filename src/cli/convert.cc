@@ -3,10 +3,12 @@
 #include <memory>
 #include <string>
 
+#include "checkpoint/safetensors_writer.h"
 #include "cli/command.h"
 #include "cli/common_options.h"
 #include "cli/console.h"
 #include "cli/format.h"
+#include "cli/interrupt.h"
 #include "loader/export.h"
 
 namespace inflight::cli {
@@ -20,12 +22,14 @@ struct Arguments {
 Result<int> run(const Arguments& arguments) {
   if (arguments.model.engine.quantization.empty()) return fail(Code::kInvalidArgument, "convert needs --quantization NAME");
   TRY(check(arguments.model));
+  TRY(checkpoint::OutputFolder::create(arguments.output));  // and removed again: a bad --output shows before minutes of loading
   const std::unique_ptr<engine::OpenedModel> opened = TRY(open_with_progress(arguments.model));
   const auto start = std::chrono::steady_clock::now();
   loader::ExportReport written;
   {
+    const InterruptGuard guard(/*hard_second=*/false, /*termination=*/true);
     ProgressBar bar("writing");
-    written = TRY(loader::export_model(opened->folder, opened->table, opened->store, arguments.output, [&bar](std::int64_t done, std::int64_t total) { bar.bytes(done, total); }));
+    written = TRY(loader::export_model(opened->folder, opened->table, opened->store, arguments.output, [&bar](std::int64_t done, std::int64_t total) { return bar.bytes(done, total), !interrupted(); }));
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   note("wrote {}: {} in {} file{}, {} ({})", arguments.output, human_bytes(written.bytes), written.files, written.files == 1 ? "" : "s", human_seconds(seconds),

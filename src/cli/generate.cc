@@ -40,15 +40,18 @@ Result<std::string> prompt_text(const Arguments& arguments) {
   return text;
 }
 
-Result<int> answer_one(const Arguments& arguments, const api::PromptEncoder& encoder, const std::string& text) {
+Result<int> answer_one(const Arguments& arguments, const std::string& folder, const std::string& text) {
   engine::Request request;
-  request.prompt = TRY(encoder.encode(text));
-  TextModel model = TRY(open_text_model(arguments.model, encoder, arguments.sampling.ignore_generation_config));
+  TextLoading loading(folder, arguments.text, [&](const api::PromptEncoder& encoder) -> Result<void> {
+    request.prompt = TRY(encoder.encode(text));
+    return check_prompt_length(request.prompt.size(), arguments.model.engine);
+  });
+  TextModel model = TRY(open_text_model(arguments.model, loading, arguments.sampling.ignore_generation_config));
   request.sampling = TRY(api::resolve_sampling(model.defaults, arguments.sampling.fields));
   request.stop_ids = api::ids_of(model.stops);
   note("sampling: {}", api::describe(request.sampling));
   const auto prompt_tokens = static_cast<std::int64_t>(request.prompt.size());
-  api::TextSession session = TRY(api::TextSession::create(encoder.tokenizer(), prompt_tokens, arguments.sampling.fields.stop.value_or(std::vector<std::string>()), request.sampling.min_tokens));
+  api::TextSession session = TRY(api::TextSession::create(model.encoder.tokenizer(), prompt_tokens, arguments.sampling.fields.stop.value_or(std::vector<std::string>()), request.sampling.min_tokens));
 
   const InterruptGuard guard;
   const Result<engine::RequestStats> stats = answer(*model.engine, std::move(request), session, [&](std::string_view delta) { return arguments.json || print(delta); });
@@ -77,9 +80,8 @@ Result<int> run(const Arguments& arguments) {
   if (arguments.prompts) requests = TRY(read_prompts_file(*arguments.prompts));
   else text = TRY(prompt_text(arguments));
   const std::string folder = TRY(checkpoint::resolve_model_folder(arguments.model.model));
-  const api::PromptEncoder encoder = TRY(load_encoder(folder, arguments.text));
-  if (arguments.prompts) return answer_batch(arguments.model, arguments.sampling, encoder, *arguments.prompts, std::move(requests));
-  return answer_one(arguments, encoder, text);
+  if (arguments.prompts) return answer_batch(arguments.model, arguments.sampling, folder, arguments.text, *arguments.prompts, std::move(requests));
+  return answer_one(arguments, folder, text);
 }
 
 }  // namespace

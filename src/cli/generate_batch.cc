@@ -24,7 +24,7 @@ struct Job {
 
 class Batch {
  public:
-  Batch(TextModel& model, const api::PromptEncoder& encoder) : model_(model), encoder_(encoder) {}
+  explicit Batch(TextModel& model) : model_(model) {}
 
   Result<void> submit(std::vector<std::int32_t> prompt, engine::SamplingParams params, std::vector<std::string> stop) {
     Job job{.prompt_tokens = static_cast<std::int64_t>(prompt.size()), .min_tokens = params.min_tokens, .stop = std::move(stop)};
@@ -50,7 +50,7 @@ class Batch {
   void handle(const engine::Event& event) {
     Job& job = jobs_[by_id_.at(event.request)];
     if (!job.session) {
-      Result<api::TextSession> session = api::TextSession::create(encoder_.tokenizer(), job.prompt_tokens, job.stop, job.min_tokens);
+      Result<api::TextSession> session = api::TextSession::create(model_.encoder.tokenizer(), job.prompt_tokens, job.stop, job.min_tokens);
       if (session) job.session.emplace(std::move(*session));
       else end(job, session.error().message);
     }
@@ -101,7 +101,6 @@ class Batch {
   }
 
   TextModel& model_;
-  const api::PromptEncoder& encoder_;
   std::vector<Job> jobs_;
   std::unordered_map<engine::RequestId, std::size_t> by_id_;
   std::size_t next_ = 0;  // the first answer that is not written yet
@@ -113,21 +112,24 @@ class Batch {
 
 }  // namespace
 
-Result<int> answer_batch(const ModelArguments& arguments, const SamplingArguments& sampling, const api::PromptEncoder& encoder, const std::string& path,
-                         std::vector<NumberedRequest> requests) {
+Result<int> answer_batch(const ModelArguments& arguments, const SamplingArguments& sampling, const std::string& folder, const TextArguments& text,
+                         const std::string& path, std::vector<NumberedRequest> requests) {
   std::vector<std::vector<std::int32_t>> prompts;
-  for (const NumberedRequest& numbered : requests) {
-    const std::string where = fmt::format("{} line {}", path, numbered.line);
-    Result<std::vector<std::int32_t>> ids = encoder.encode(numbered.request.prompt);
-    if (!ids) return fail_at(where, std::move(ids.error()));
-    const Result<engine::SamplingParams> params = api::resolve_sampling({}, numbered.request.sampling.over(sampling.fields));
-    if (!params) return fail_at(where, params.error());
-    prompts.push_back(std::move(*ids));
-  }
-
-  TextModel model = TRY(open_text_model(arguments, encoder, sampling.ignore_generation_config));
+  TextLoading loading(folder, text, [&](const api::PromptEncoder& encoder) -> Result<void> {
+    for (const NumberedRequest& numbered : requests) {
+      const std::string where = fmt::format("{} line {}", path, numbered.line);
+      Result<std::vector<std::int32_t>> ids = encoder.encode(numbered.request.prompt);
+      if (!ids) return fail_at(where, std::move(ids.error()));
+      if (Result<void> fits = check_prompt_length(ids->size(), arguments.engine); !fits) return fail_at(where, std::move(fits.error()));
+      const Result<engine::SamplingParams> params = api::resolve_sampling({}, numbered.request.sampling.over(sampling.fields));
+      if (!params) return fail_at(where, params.error());
+      prompts.push_back(std::move(*ids));
+    }
+    return {};
+  });
+  TextModel model = TRY(open_text_model(arguments, loading, sampling.ignore_generation_config));
   note("sampling, where a line does not say otherwise: {}", api::describe(TRY(api::resolve_sampling(model.defaults, sampling.fields))));
-  Batch batch(model, encoder);
+  Batch batch(model);
   for (std::size_t i = 0; i < requests.size(); ++i) {
     const api::SamplingFields fields = requests[i].request.sampling.over(sampling.fields);
     const engine::SamplingParams params = TRY(api::resolve_sampling(model.defaults, fields));

@@ -1,4 +1,4 @@
-// Ctrl-C while something can be stopped: work ends at the next step instead of the program. Outside a guard SIGINT kills, as usual.
+// Ctrl-C while something can be stopped: work ends at the next step instead of the program. Outside a guard signals kill, as usual.
 #pragma once
 
 namespace inflight::cli {
@@ -7,10 +7,14 @@ namespace inflight::cli {
 class InterruptGuard {
  public:
   // hard_second: false keeps the program alive whatever comes (an interactive chat).
-  explicit InterruptGuard(bool hard_second = true);
+  // termination: SIGTERM and SIGHUP count as well, for work that must clean up after itself.
+  explicit InterruptGuard(bool hard_second = true, bool termination = false);
   ~InterruptGuard();
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
+
+ private:
+  bool termination_;
 };
 
 bool interrupted();

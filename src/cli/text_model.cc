@@ -1,5 +1,7 @@
 #include "cli/text_model.h"
 
+#include <system_error>
+
 #include "cli/console.h"
 #include "cli/format.h"
 #include "cli/interrupt.h"
@@ -13,6 +15,8 @@ void add_template_arguments(CLI::App& app, TextArguments& arguments) {
   app.add_flag("--plain-content", arguments.plain_content, "The text of a special token inside a message is ordinary text; without it, it is that token, as in the reference");
 }
 
+namespace {
+
 Result<api::PromptEncoder> load_encoder(const std::string& folder, const TextArguments& arguments) {
   api::PromptOptions options{.raw = arguments.raw, .plain_content = arguments.plain_content};
   if (!arguments.template_variables.empty()) {
@@ -23,10 +27,42 @@ Result<api::PromptEncoder> load_encoder(const std::string& folder, const TextArg
   return api::PromptEncoder::load(folder, std::move(options));
 }
 
-Result<TextModel> open_text_model(const ModelArguments& arguments, const api::PromptEncoder& encoder, bool ignore_generation_config) {
-  std::unique_ptr<engine::OpenedModel> opened = TRY(open_with_progress(arguments));
-  TextModel model;
-  model.stops = api::stop_set(opened->config_stop_ids, encoder.tokenizer(), encoder.chat());
+}  // namespace
+
+TextLoading::TextLoading(std::string folder, TextArguments arguments, Prepare prepare) {
+  auto work = [this, folder = std::move(folder), arguments = std::move(arguments), prepare = std::move(prepare)]() -> Result<api::PromptEncoder> {
+    try {
+      Result<api::PromptEncoder> encoder = load_encoder(folder, arguments);
+      if (!encoder) return failed_ = true, std::move(encoder);
+      if (Result<void> prepared = prepare(*encoder); !prepared) return failed_ = true, std::unexpected(std::move(prepared.error()));
+      return encoder;
+    } catch (...) {  // out of memory: wait() throws it again
+      failed_ = true;
+      throw;
+    }
+  };
+  try {
+    outcome_ = std::async(std::launch::async, work);
+  } catch (const std::system_error&) {  // no thread to be had: in wait(), on the caller's
+    outcome_ = std::async(std::launch::deferred, std::move(work));
+  }
+}
+
+Result<api::PromptEncoder> TextLoading::wait() { return outcome_.get(); }
+
+Result<void> check_prompt_length(std::size_t tokens, const engine::EngineOptions& options) {
+  if (options.max_model_len == 0 || static_cast<std::int64_t>(tokens) < options.max_model_len) return {};
+  return fail(Code::kInvalidArgument, "the prompt has {} tokens, but prompt and answer together can have at most {} (--max-model-len {}); shorten the prompt", tokens,
+              options.max_model_len, options.max_model_len);
+}
+
+Result<TextModel> open_text_model(const ModelArguments& arguments, TextLoading& text, bool ignore_generation_config) {
+  Result<std::unique_ptr<engine::OpenedModel>> loaded = open_with_progress(arguments, [&text] { return text.failed(); });
+  if (!loaded && loaded.error().code != Code::kCancelled) return std::unexpected(std::move(loaded.error()));
+  api::PromptEncoder encoder = TRY(text.wait());
+  std::unique_ptr<engine::OpenedModel> opened = TRY(std::move(loaded));
+  TextModel model{.encoder = std::move(encoder), .engine = {}, .stops = {}, .defaults = {}};
+  model.stops = api::stop_set(opened->config_stop_ids, model.encoder.tokenizer(), model.encoder.chat());
   std::erase_if(model.stops, [&](const api::StopId& stop) {
     const bool never = stop.id >= opened->model->info().vocabulary;
     if (never) note("note: stop token {} is past the model's vocabulary of {} and cannot occur", stop.id, opened->model->info().vocabulary);

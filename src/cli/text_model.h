@@ -1,6 +1,8 @@
 // A model ready to answer: engine, tokenizer, chat template, stop set and sampling defaults.
 #pragma once
+#include <atomic>
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -24,17 +26,38 @@ struct TextArguments {
 
 void add_template_arguments(CLI::App& app, TextArguments& arguments);
 
-// Tokenizer and template of the folder: everything about prompts can be checked before weights are read.
-Result<api::PromptEncoder> load_encoder(const std::string& folder, const TextArguments& arguments);
+// Tokenizer and chat template of a folder, loaded on a thread of their own while the weights are read.
+class TextLoading {
+ public:
+  // What a command does with its prompts before it needs the model; runs on that thread as soon as the text side is there.
+  using Prepare = std::function<Result<void>(const api::PromptEncoder& encoder)>;
+
+  TextLoading(std::string folder, TextArguments arguments, Prepare prepare);
+  ~TextLoading() = default;  // waits
+  TextLoading(const TextLoading&) = delete;
+  TextLoading& operator=(const TextLoading&) = delete;
+
+  bool failed() const { return failed_; }  // wait() will give an error
+  Result<api::PromptEncoder> wait();                                       // once
+
+ private:
+  std::atomic<bool> failed_{false};
+  std::future<Result<api::PromptEncoder>> outcome_;
+};
+
+// An error when --max-model-len alone shows that a prompt is too long: no weights are read for it.
+Result<void> check_prompt_length(std::size_t tokens, const engine::EngineOptions& options);
 
 struct TextModel {
+  api::PromptEncoder encoder;
   std::unique_ptr<engine::Engine> engine;
   std::vector<api::StopId> stops;
   api::SamplingDefaults defaults;
 };
 
-// Weights, engine, stop set and defaults; the latter two are printed with --verbose.
-Result<TextModel> open_text_model(const ModelArguments& arguments, const api::PromptEncoder& encoder, bool ignore_generation_config);
+// Weights and engine, then the text side, stop set and defaults; the latter two are printed with --verbose. An error of `text` stops the
+// reading of weights.
+Result<TextModel> open_text_model(const ModelArguments& arguments, TextLoading& text, bool ignore_generation_config);
 
 // Where text deltas go; false: nobody wants more.
 using Emit = std::function<bool(std::string_view delta)>;

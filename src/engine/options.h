@@ -20,7 +20,7 @@ struct EngineOptions {
   std::int64_t kv_cache_bytes = 0;          // 0: from free memory and the cgroup limit
 };
 
-// Called from the loading thread with bytes of the checkpoint done and in all.
-using LoadProgress = std::function<void(std::int64_t done, std::int64_t total)>;
+// Called from the loading thread with bytes of the checkpoint done and in all. false ends loading with kCancelled.
+using LoadProgress = std::function<bool(std::int64_t done, std::int64_t total)>;
 
 }  // namespace inflight::engine

@@ -87,7 +87,6 @@ Json describe(const params::ParamTable& table, const quant::ParamStore& store) {
   const bool linear_quantized = linear && linear->quantized(), head_quantized = head && head->quantized();
   if (!linear_quantized && !head_quantized) return nullptr;
   const auto group_of = [](const quant::Format& format, std::string_view target) {
-    if (format.codes == quant::Codes::kLut4) return Json{{"targets", Json::array({target})}, {"format", format.name}};  // no form that others have
     const bool packed = format.codes == quant::Codes::kU4;
     Json weights = {{"num_bits", packed ? 4 : 8}, {"type", "int"}, {"symmetric", true}, {"dynamic", false}, {"strategy", format.group ? "group" : "channel"},
                     {"group_size", format.group ? Json(format.group) : Json(nullptr)}, {"actorder", nullptr}, {"observer", "minmax"}};
@@ -98,9 +97,8 @@ Json describe(const params::ParamTable& table, const quant::ParamStore& store) {
   if (linear_quantized) groups["group_0"] = group_of(*linear, "Linear");
   if (head_quantized) groups["group_1"] = group_of(*head, head_name);
   const quant::Format& main = linear_quantized ? *linear : *head;
-  const bool own = (linear && linear->codes == quant::Codes::kLut4) || (head && head->codes == quant::Codes::kLut4);
-  return {{"quant_method", own ? "inflight" : "compressed-tensors"},
-          {"format", own ? "mixed-precision" : main.codes == quant::Codes::kU4 ? "pack-quantized" : "int-quantized"},
+  return {{"quant_method", "compressed-tensors"},
+          {"format", main.codes == quant::Codes::kU4 ? "pack-quantized" : "int-quantized"},
           {"quantization_status", "compressed"},
           {"config_groups", std::move(groups)},
           {"ignore", head_quantized ? Json::array() : Json::array({head_name})},
@@ -135,7 +133,7 @@ Result<void> write_json(const std::string& path, const Json& json) {
 }  // namespace
 
 Result<ExportReport> export_model(const std::string& source_folder, const params::ParamTable& table, const quant::ParamStore& store,
-                                  const std::string& output_folder, const std::function<void(std::int64_t, std::int64_t)>& progress, std::int64_t max_shard_bytes) {
+                                  const std::string& output_folder, const Progress& progress, std::int64_t max_shard_bytes) {
   const std::vector<Output> outputs = TRY(list_outputs(table, store));
   std::vector<std::vector<const Output*>> shards(1);
   std::int64_t total = 0, in_shard = 0;
@@ -168,7 +166,7 @@ Result<ExportReport> export_model(const std::string& source_folder, const params
     for (const Output* output : shards[s]) {
       TRY(write_tensor(*output, store, writer));
       done += output->bytes;
-      if (progress) progress(done, total);
+      if (progress && !progress(done, total)) return fail(Code::kCancelled, "stopped while writing \"{}\": nothing is left there", output_folder);
     }
     TRY(writer.commit());
   }

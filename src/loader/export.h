@@ -2,10 +2,10 @@
 // config.json whose quantization_config says everything. Bytes: docs/formats/.
 #pragma once
 #include <cstdint>
-#include <functional>
 #include <string>
 
 #include "base/result.h"
+#include "loader/load.h"
 #include "params/param_spec.h"
 #include "quant/store.h"
 
@@ -17,9 +17,9 @@ struct ExportReport {
 };
 
 // source_folder: where config.json, tokenizer and the like are copied from. The output folder appears complete or not at all
-// (see checkpoint::OutputFolder). Weights are cut into files of at most max_shard_bytes.
+// (see checkpoint::OutputFolder); kCancelled: `progress` said false. Weights are cut into files of at most max_shard_bytes.
 Result<ExportReport> export_model(const std::string& source_folder, const params::ParamTable& table, const quant::ParamStore& store,
-                                  const std::string& output_folder, const std::function<void(std::int64_t done, std::int64_t total)>& progress = {},
+                                  const std::string& output_folder, const Progress& progress = {},
                                   std::int64_t max_shard_bytes = std::int64_t{5} << 30);
 
 }  // namespace inflight::loader

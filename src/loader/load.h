@@ -10,7 +10,8 @@
 
 namespace inflight::loader {
 
-using Progress = std::function<void(std::int64_t done, std::int64_t total)>;  // bytes; called on the calling thread, a few times a second
+// Bytes; called on the calling thread, a few times a second. false: nobody wants the model any more, loading ends with kCancelled.
+using Progress = std::function<bool(std::int64_t done, std::int64_t total)>;
 
 struct LoadContext {
   const checkpoint::Checkpoint& checkpoint;

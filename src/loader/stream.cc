@@ -132,14 +132,14 @@ Result<LoadReport> load_streaming(const LoadContext& context, const Progress& pr
       const std::int64_t done = bytes_done.fetch_add(row_bytes * chunks[i].rows, std::memory_order_relaxed) + row_bytes * chunks[i].rows;
       if (worker == 0 && progress && Clock::now() - reported > std::chrono::milliseconds(50)) {
         reported = Clock::now();
-        progress(std::min(done, context.plan.source_bytes), context.plan.source_bytes);
+        if (!progress(std::min(done, context.plan.source_bytes), context.plan.source_bytes)) return error.report(i, Error{Code::kCancelled, "loading was stopped"});
       }
     }
   });
   if (error.failed()) return std::unexpected(error.take());
   for (std::size_t shard = 0; shard < files.size(); ++shard) TRY(checkpoint.verify_unchanged(static_cast<int>(shard)));
   TRY(sink.check_complete());
-  if (progress) progress(context.plan.source_bytes, context.plan.source_bytes);
+  if (progress && !progress(context.plan.source_bytes, context.plan.source_bytes)) return fail(Code::kCancelled, "loading was stopped");
 
   report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   report.source_bytes = context.plan.source_bytes;

@@ -19,7 +19,7 @@ Result<LoadReport> load_whole(const LoadContext& context, const Progress& progre
     tensors.push_back(TRY(Buffer::map(static_cast<std::size_t>(tensor.info.bytes()))));
     TRY(checkpoint.shards()[static_cast<std::size_t>(tensor.shard)].read_at(tensors.back().data(), tensors.back().bytes(), tensor.info.begin));
     read += tensor.info.bytes();
-    if (progress) progress(std::min(read, context.plan.source_bytes), context.plan.source_bytes);
+    if (progress && !progress(std::min(read, context.plan.source_bytes), context.plan.source_bytes)) return fail(Code::kCancelled, "loading was stopped");
   }
 
   Sink sink(checkpoint, context.plan, context.table, context.kernels, context.store);

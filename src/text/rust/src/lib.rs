@@ -1,4 +1,5 @@
 //! The C face declared in inflight_text.h. Everything unsafe is here; the other modules are safe Rust.
+mod bpe_file;
 mod flavour;
 mod methods;
 mod stream;

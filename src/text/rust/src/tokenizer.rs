@@ -64,7 +64,7 @@ fn is_marker(token: &AddedToken) -> bool {
 impl Tokenizer {
     pub fn load(json: &[u8], options: &[u8]) -> Result<Tokenizer, Fault> {
         let options = TokenizerOptions::parse(options)?;
-        let mut main = tokenizers::Tokenizer::from_bytes(json).map_err(Fault::invalid)?;
+        let mut main = crate::bpe_file::read(json).map_err(Fault::invalid)?;
         // Limits and padding of the training set-up do not apply to a prompt.
         main.with_truncation(None).map_err(Fault::invalid)?;
         main.with_padding(None);
