@@ -87,6 +87,7 @@ Json describe(const params::ParamTable& table, const quant::ParamStore& store) {
   const bool linear_quantized = linear && linear->quantized(), head_quantized = head && head->quantized();
   if (!linear_quantized && !head_quantized) return nullptr;
   const auto group_of = [](const quant::Format& format, std::string_view target) {
+    if (format.codes == quant::Codes::kLut4) return Json{{"targets", Json::array({target})}, {"format", format.name}};  // no form that others have
     const bool packed = format.codes == quant::Codes::kU4;
     Json weights = {{"num_bits", packed ? 4 : 8}, {"type", "int"}, {"symmetric", true}, {"dynamic", false}, {"strategy", format.group ? "group" : "channel"},
                     {"group_size", format.group ? Json(format.group) : Json(nullptr)}, {"actorder", nullptr}, {"observer", "minmax"}};
@@ -97,8 +98,9 @@ Json describe(const params::ParamTable& table, const quant::ParamStore& store) {
   if (linear_quantized) groups["group_0"] = group_of(*linear, "Linear");
   if (head_quantized) groups["group_1"] = group_of(*head, head_name);
   const quant::Format& main = linear_quantized ? *linear : *head;
-  return {{"quant_method", "compressed-tensors"},
-          {"format", main.codes == quant::Codes::kU4 ? "pack-quantized" : "int-quantized"},
+  const bool own = (linear && linear->codes == quant::Codes::kLut4) || (head && head->codes == quant::Codes::kLut4);
+  return {{"quant_method", own ? "inflight" : "compressed-tensors"},
+          {"format", own ? "mixed-precision" : main.codes == quant::Codes::kU4 ? "pack-quantized" : "int-quantized"},
           {"quantization_status", "compressed"},
           {"config_groups", std::move(groups)},
           {"ignore", head_quantized ? Json::array() : Json::array({head_name})},
