@@ -13,6 +13,7 @@
 #include "base/bf16.h"
 #include "base/thread_pool.h"
 #include "kernels/dispatch.h"
+#include "kernels/lut4.h"
 #include "tensor/buffer.h"
 
 namespace inflight::kernels {
@@ -115,6 +116,27 @@ struct Bench {
     fmt::print("  {:<34} {:8.1f} GB/s {:5.1f} % of read   {:8.0f} GOP/s {:5.1f} % of peak\n", name, bytes / seconds / 1e9, 100 * bytes / seconds / bandwidth, operations / seconds / 1e9, 100 * operations / seconds / peak);
   }
 
+  // The look-up format: codes and step bytes in one stretch of memory each.
+  void lut4(std::int64_t tokens, std::int64_t inputs, std::size_t code_bytes, std::byte* codes) {
+    const std::string name = fmt::format("lut4_int8 T={} K={}", tokens, inputs);
+    if (!wants(name)) return;
+    std::vector<Buffer> owner;
+    const std::int64_t panels = static_cast<std::int64_t>(code_bytes) / (inputs * 8);
+    const std::size_t step_bytes = static_cast<std::size_t>(panels * inputs);
+    const Lut4Weight w{.codes = reinterpret_cast<const std::uint8_t*>(codes), .steps = reinterpret_cast<const std::uint8_t*>(memory(owner, step_bytes, 0x35)),
+                       .row_scales = reinterpret_cast<const float*>(memory(owner, static_cast<std::size_t>(panels) * 64, 0x20)), .outputs = panels * 16, .inputs = inputs};
+    auto* x = reinterpret_cast<float*>(memory(owner, static_cast<std::size_t>(tokens * inputs) * 4, 0));
+    for (std::int64_t i = 0; i < tokens * inputs; ++i) x[i] = static_cast<float>(i % 251 - 125);
+    auto* y = reinterpret_cast<float*>(memory(owner, static_cast<std::size_t>(tokens * panels) * 64, 0));
+    std::byte* activations = memory(owner, table->lut4->int8_bytes(tokens, inputs), 0);
+    table->lut4->quantize_int8(x, inputs, tokens, inputs, 0, tokens, activations);
+    const double seconds = best_of(tokens > 100 ? 4 : 6, [&] {
+      pool.parallel_for(panels, 4, [&](std::int64_t begin, std::int64_t end) { table->lut4->gemm_int8(w, activations, tokens, begin, end, y, panels * 16); });
+    });
+    const double bytes = static_cast<double>(code_bytes + step_bytes), operations = 4.0 * static_cast<double>(tokens * panels * 16 * inputs);
+    fmt::print("  {:<34} {:8.1f} GB/s {:5.1f} % of read   {:8.0f} GOP/s {:5.1f} % of peak\n", name, bytes / seconds / 1e9, 100 * bytes / seconds / bandwidth, operations / seconds / 1e9, 100 * operations / seconds / int8_peak);
+  }
+
   // One thread, 16 rows that stay in L2.
   void load(const char* name, std::int64_t inputs, std::int64_t (*body)(const LoadKernels&, const SourceRows&, std::byte*, float*), const LoadKernels& kernels) {
     if (!wants(name)) return;
@@ -132,6 +154,26 @@ struct Bench {
       for (int i = 0; i < 50; ++i) body(kernels, rows, panel, scales.data());
     });
     fmt::print("  {:<34} {:8.1f} GB/s of BF16 on one thread\n", fmt::format("{} K={}", name, inputs), inputs * 32.0 * 50 / seconds / 1e9);
+  }
+
+  void load_lut4(std::int64_t inputs) {
+    const std::string name = fmt::format("quantize_lut4 K={}", inputs);
+    if (!wants(name)) return;
+    std::vector<Buffer> owner;
+    auto* source = reinterpret_cast<std::uint16_t*>(memory(owner, static_cast<std::size_t>(inputs) * 32, 0));
+    std::uint32_t state = 1;
+    for (std::int64_t i = 0; i < inputs * 16; ++i) {
+      state = state * 1664525u + 1013904223u;
+      source[i] = float_to_bf16((static_cast<float>(state >> 8) - 8388608.0f) * 1e-9f);
+    }
+    auto* codes = reinterpret_cast<std::uint8_t*>(memory(owner, static_cast<std::size_t>(inputs) * 8, 0));
+    auto* steps = reinterpret_cast<std::uint8_t*>(memory(owner, static_cast<std::size_t>(inputs), 0));
+    float scales[16];
+    const SourceRows rows{.data = source, .dtype = DType::kBF16, .stride = inputs, .rows = 16, .inputs = inputs};
+    const double seconds = best_of(7, [&] {
+      for (int i = 0; i < 20; ++i) table->lut4->quantize(rows, 0, codes, steps, scales);
+    });
+    fmt::print("  {:<34} {:8.1f} GB/s of BF16 on one thread\n", name, static_cast<double>(inputs) * 32.0 * 20 / seconds / 1e9);
   }
 };
 
@@ -152,6 +194,7 @@ int run(int threads, std::string filter) {
     bench.load("quantize_u4 g128", inputs, [](const LoadKernels& k, const SourceRows& s, std::byte* p, float* f) { return k.quantize_u4(s, 0, 128, nullptr, reinterpret_cast<std::uint8_t*>(p), f); }, *bench.table->load);
     bench.load("quantize_u4 g32", inputs, [](const LoadKernels& k, const SourceRows& s, std::byte* p, float* f) { return k.quantize_u4(s, 0, 32, nullptr, reinterpret_cast<std::uint8_t*>(p), f); }, *bench.table->load);
     bench.load("quantize_u4 channel", inputs, [](const LoadKernels& k, const SourceRows& s, std::byte* p, float* f) { return k.quantize_u4(s, 0, 0, nullptr, reinterpret_cast<std::uint8_t*>(p), f); }, *bench.table->load);
+    bench.load_lut4(inputs);
     bench.load("pack_bf16", inputs, [](const LoadKernels& k, const SourceRows& s, std::byte* p, float*) { return k.pack_bf16(s, 0, reinterpret_cast<std::uint16_t*>(p)); }, *bench.table->load);
     bench.load("pack_f32", inputs, [](const LoadKernels& k, const SourceRows& s, std::byte* p, float*) { return k.pack_f32(s, 0, reinterpret_cast<float*>(p)); }, *bench.table->load);
   }
@@ -163,6 +206,8 @@ int run(int threads, std::string filter) {
     bench.product(c, 16, 12288, kBytes, codes);
     for (std::int64_t inputs : {2048, 4096, 12288}) bench.product(c, 512, inputs, std::size_t{4096} * inputs * c.bits / 8, codes);
   }
+  for (std::int64_t tokens : {1, 2, 4, 8, 16}) bench.lut4(tokens, 2048, kBytes, codes);
+  for (std::int64_t inputs : {2048, 4096}) bench.lut4(512, inputs, static_cast<std::size_t>(4096 * inputs / 2), codes);
   return 0;
 }
 

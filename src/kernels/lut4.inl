@@ -36,36 +36,41 @@ struct Lut4Best {
 
 struct Lut4Registers {
   Ints start, first, second, values;
+  InverseTable inverses;
 };
 
-LANES_INLINE void try_codes(Ints y, Ints step, Lanes weight, const Lut4Registers& t, Lut4Best& best) {
+// One step for each of four groups: s of the step bytes, and in the top bits the sign.
+LANES_INLINE void try_step(const Lanes (&z)[4], Ints s, Ints sign, const Lut4Registers& t, Lut4Best& best) {
+  const Ints moved = shift_up_19(s);
+  const Lanes step = floats_of(add(moved, splat_int(131 << 23)));
+  const Lanes weight = multiply(step, step);
+  const Lanes inverse = floats_of(flip_bits(subtract(bits_of(inverse_of(t.inverses, s)), both_bits(moved, splat_int(0x7f800000))), sign));
+  const Ints q[4] = {round_lanes(multiply(z[0], splat_group<0>(inverse))), round_lanes(multiply(z[1], splat_group<1>(inverse))),
+                     round_lanes(multiply(z[2], splat_group<2>(inverse))), round_lanes(multiply(z[3], splat_group<3>(inverse)))};
+  const Ints y = narrow_groups(q);
   const Ints clamped = clamp_bytes(y), eighth = eighths(clamped);
   const Ints nibbles = count_above(count_above(look_up(t.start, eighth), y, look_up(t.first, eighth)), y, look_up(t.second, eighth));
   const Lanes error = multiply(to_float(add_across(squares(subtract_bytes(y, look_up(t.values, nibbles))))), weight);
   const Mask better = less(error, best.error);
   best.error = choose_if(better, error, best.error);
   best.nibbles = choose_if(better, nibbles, best.nibbles);
-  best.steps = choose_if(better, step, best.steps);
+  best.steps = choose_if(better, either_bits(s, sign), best.steps);
 }
 
 // Four groups of one row: their codes as eight dwords, their step bytes in the low bytes of `steps`.
 LANES_INLINE void search_groups(const Lanes (&z)[4], std::uint32_t* chunk, std::uint32_t (&steps)[4]) {
-  const Lut4Registers t{table16(kLut4Tables.start), table16(kLut4Tables.first), table16(kLut4Tables.second), table16(kLut4Tables.values)};
-  const Ints base = subtract(shift_down_19(bits_of(multiply(largest_of_each(z), splat(1.0f / 64)))), splat_int(2096));
+  const Lut4Registers t{table16(kLut4Tables.start), table16(kLut4Tables.first), table16(kLut4Tables.second), table16(kLut4Tables.values), inverse_table(kLut4Tables.inverses)};
+  const Ints largest = largest_of_each(z);
+  const Ints floor = subtract(shift_down_19(bits_of(multiply(floats_of(shift_right_one(largest)), splat(1.0f / 64)))), splat_int(2096));
+  const Ints base = larger(smaller(floor, splat_int(122)), splat_int(1));
+  const Ints top = splat_int(static_cast<int>(0x80000000u));
+  const Ints short_sign = shift_up_31(largest), long_sign = flip_bits(short_sign, top);  // the largest is negative: -, +
   Lut4Best best{splat_int(0), splat_int(0), splat(__builtin_inff())};
-  for (int d = kLut4FirstTry; d <= kLut4LastTry; ++d) {
-    const Ints s = larger(smaller(add(base, splat_int(d)), splat_int(127)), splat_int(0));
-    const Lanes step = floats_of(add(shift_up_19(s), splat_int(131 << 23)));
-    const Lanes weight = multiply(step, step);
-    const Lanes inverse = floats_of(subtract(bits_of(inverse_of(kLut4Tables.inverses, s)), shift_up_19(both_bits(s, splat_int(0x70)))));
-    const Ints q[4] = {round_lanes(multiply(z[0], splat_group<0>(inverse))), round_lanes(multiply(z[1], splat_group<1>(inverse))),
-                       round_lanes(multiply(z[2], splat_group<2>(inverse))), round_lanes(multiply(z[3], splat_group<3>(inverse)))};
-    const Ints y = narrow_groups(q);
-    try_codes(y, s, weight, t, best);
-    try_codes(subtract_bytes(splat_int(0), y), either_bits(s, splat_int(128)), weight, t, best);
-  }
+  for (const int d : kLut4LongTries) try_step(z, add(base, splat_int(d)), long_sign, t, best);
+  for (const int d : kLut4ShortTries) try_step(z, add(base, splat_int(d)), short_sign, t, best);
   store_group_codes(chunk, best.nibbles);
   store_group_dwords(steps, best.steps);
+  for (std::uint32_t& step : steps) step = (step & 127) | step >> 24;
 }
 
 template <DType kType>

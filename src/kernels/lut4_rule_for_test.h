@@ -29,29 +29,34 @@ inline Lut4Row lut4_by_the_rule(const float* w, std::int64_t inputs) {
   for (std::int64_t first = 0; first < inputs; first += 16) {
     std::vector<float> z(16, 0.0f);
     double largest = 0;
+    bool negative = true;  // is the largest element
     for (std::int64_t k = first; k < inputs && k < first + 16; ++k) {
-      z[static_cast<std::size_t>(k - first)] = std::ldexp(w[k], 16 - exponent);
-      largest = std::fmax(largest, std::fabs(static_cast<double>(z[static_cast<std::size_t>(k - first)])));
+      const float v = z[static_cast<std::size_t>(k - first)] = std::ldexp(w[k], 16 - exponent);
+      const double size = std::fabs(static_cast<double>(v));
+      if (size > largest) negative = v < 0;
+      else if (size == largest) negative = negative || v < 0;
+      largest = std::fmax(largest, size);
     }
-    // The largest s with step(s) <= largest / 64; below every step the count goes on downwards in the same sixteenths.
-    int base = -2096;
-    if (largest / 64 >= std::numeric_limits<float>::min()) {
-      const int octave = static_cast<int>(std::floor(std::log2(largest / 64)));
-      base = (octave - 4) * 16 + static_cast<int>(std::floor((largest / 64 / std::ldexp(1.0, octave) - 1) * 16));
-    }
+    // The largest s with step(s) <= largest / 64, but room for all tries.
+    int base = 1;
+    while (base < 122 && lut4_signed_step(base + 1, 1) <= largest / 64) ++base;
     float best = std::numeric_limits<float>::infinity();
     std::vector<int> kept;
     int kept_step = 0;
-    for (int d = -6; d <= 5; ++d)
-      for (const int sign : {1, -1}) {
-        const int s = std::min(std::max(base + d, 0), 127);
-        const float inverse = 1.0f / static_cast<float>(lut4_signed_step(s, 1));
+    if (largest == 0) {
+      kept.assign(16, 8);
+      kept_step = 16;
+      best = 0;
+    }
+    for (const bool far : {true, false})
+      for (int d = far ? -1 : 2; d <= (far ? 2 : 5); ++d) {
+        const int s = base + d, sign = far == negative ? 1 : -1;
+        const float inverse = 1.0f / static_cast<float>(lut4_signed_step(s, sign));
         std::vector<int> nibbles;
         std::int64_t sum = 0;
         for (const float v : z) {
           const float exact = std::rint(v * inverse);
-          int y = static_cast<int>(std::fmin(std::fmax(exact, -128.0f), 127.0f));
-          if (sign < 0) y = std::min(-y, 127);
+          const int y = static_cast<int>(std::fmin(std::fmax(exact, -128.0f), 127.0f));
           int nearest = 0;
           for (int j = 1; j < 16; ++j)
             if (std::abs(y - lut4_values()[static_cast<std::size_t>(j)]) < std::abs(y - lut4_values()[static_cast<std::size_t>(nearest)])) nearest = j;  // a tie: the lower

@@ -40,33 +40,39 @@ LANES_INLINE Ints add_across(Ints x) {
   const __m256i s = _mm256_add_epi32(x.a, x.b), t = _mm256_add_epi32(s, _mm256_permute2x128_si256(s, s, 1));
   return {t, t};
 }
-// Largest magnitude of each of four vectors: dword j of every 128-bit lane belongs to vector j.
-LANES_INLINE Lanes largest_of_each(const Lanes (&z)[4]) {
-  __m256 m[4];
-  for (int i = 0; i < 4; ++i) m[i] = _mm256_max_ps(magnitude(z[i]).a, magnitude(z[i]).b);
-  const __m256 a = _mm256_max_ps(_mm256_unpacklo_ps(m[0], m[1]), _mm256_unpackhi_ps(m[0], m[1]));
-  const __m256 b = _mm256_max_ps(_mm256_unpacklo_ps(m[2], m[3]), _mm256_unpackhi_ps(m[2], m[3]));
-  const __m256 x = _mm256_max_ps(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee));
-  const __m256 y = _mm256_max_ps(x, _mm256_permute2f128_ps(x, x, 1));
+// The largest magnitude of each of four vectors, its bits shifted up by one, and 1 where it is (also) that of a negative number or zero:
+// dword j of every 128-bit lane belongs to vector j.
+LANES_INLINE __m256i turned(__m256 x) { return _mm256_or_si256(_mm256_slli_epi32(_mm256_castps_si256(x), 1), _mm256_srli_epi32(_mm256_castps_si256(x), 31)); }
+LANES_INLINE Ints largest_of_each(const Lanes (&z)[4]) {
+  __m256i m[4];
+  for (int i = 0; i < 4; ++i) m[i] = _mm256_max_epu32(turned(z[i].a), turned(z[i].b));
+  const __m256i a = _mm256_max_epu32(_mm256_unpacklo_epi32(m[0], m[1]), _mm256_unpackhi_epi32(m[0], m[1]));
+  const __m256i b = _mm256_max_epu32(_mm256_unpacklo_epi32(m[2], m[3]), _mm256_unpackhi_epi32(m[2], m[3]));
+  const __m256i x = _mm256_max_epu32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+  const __m256i y = _mm256_max_epu32(_mm256_max_epu32(x, _mm256_permute2x128_si256(x, x, 1)), _mm256_set1_epi32(1));
   return {y, y};
 }
 template <int kGroup>
 LANES_INLINE Lanes splat_group(Lanes x) { return {_mm256_shuffle_ps(x.a, x.a, kGroup * 0x55), _mm256_shuffle_ps(x.b, x.b, kGroup * 0x55)}; }
 LANES_INLINE Ints bits_of(Lanes x) { return {_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)}; }
 LANES_INLINE Lanes floats_of(Ints x) { return {_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
+LANES_INLINE Ints shift_right_one(Ints x) { return {_mm256_srli_epi32(x.a, 1), _mm256_srli_epi32(x.b, 1)}; }
+LANES_INLINE Ints shift_up_31(Ints x) { return {_mm256_slli_epi32(x.a, 31), _mm256_slli_epi32(x.b, 31)}; }
+LANES_INLINE Ints flip_bits(Ints x, Ints mask) { return {_mm256_xor_si256(x.a, mask.a), _mm256_xor_si256(x.b, mask.b)}; }
 LANES_INLINE Ints shift_down_19(Ints x) { return {_mm256_srli_epi32(x.a, 19), _mm256_srli_epi32(x.b, 19)}; }
 LANES_INLINE Ints shift_up_19(Ints x) { return {_mm256_slli_epi32(x.a, 19), _mm256_slli_epi32(x.b, 19)}; }
 LANES_INLINE Ints smaller(Ints x, Ints y) { return {_mm256_min_epi32(x.a, y.a), _mm256_min_epi32(x.b, y.b)}; }
 LANES_INLINE Ints larger(Ints x, Ints y) { return {_mm256_max_epi32(x.a, y.a), _mm256_max_epi32(x.b, y.b)}; }
 LANES_INLINE Ints both_bits(Ints x, Ints y) { return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)}; }
 LANES_INLINE Ints either_bits(Ints x, Ints y) { return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)}; }
-// table[i] for the low four bits i of each dword.
-LANES_INLINE __m256 inverse_half(const float (&table)[16], __m256i i) {
-  const __m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), i), high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), i);
-  return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(i, 28)));
-}
-LANES_INLINE Lanes inverse_of(const float (&table)[16], Ints i) {  // every 128-bit lane is the same
-  const __m256 x = inverse_half(table, i.a);
+// table[i] for the low four bits i of each dword; every 128-bit lane of i is the same.
+struct InverseTable {
+  __m256 low, high;
+};
+LANES_INLINE InverseTable inverse_table(const float (&table)[16]) { return {_mm256_loadu_ps(table), _mm256_loadu_ps(table + 8)}; }
+LANES_INLINE Lanes inverse_of(InverseTable table, Ints i) {
+  const __m256 low = _mm256_permutevar8x32_ps(table.low, i.a), high = _mm256_permutevar8x32_ps(table.high, i.a);
+  const __m256 x = _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(i.a, 28)));
   return {x, x};
 }
 LANES_INLINE Mask less(Lanes x, Lanes y) { return {_mm256_cmp_ps(x.a, y.a, _CMP_LT_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_LT_OQ)}; }

@@ -29,28 +29,34 @@ LANES_INLINE Ints add_across(Ints x) {
   x = _mm512_add_epi32(x, _mm512_shuffle_i32x4(x, x, 0x4e));
   return _mm512_add_epi32(x, _mm512_shuffle_i32x4(x, x, 0xb1));
 }
-// Largest magnitude of each of four vectors: dword j of every 128-bit lane belongs to vector j.
-LANES_INLINE Lanes largest_of_each(const Lanes (&z)[4]) {
-  Lanes m[4];
-  for (int i = 0; i < 4; ++i) m[i] = _mm512_abs_ps(z[i]);
-  const Lanes a = _mm512_max_ps(_mm512_unpacklo_ps(m[0], m[1]), _mm512_unpackhi_ps(m[0], m[1]));
-  const Lanes b = _mm512_max_ps(_mm512_unpacklo_ps(m[2], m[3]), _mm512_unpackhi_ps(m[2], m[3]));
-  Lanes x = _mm512_max_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
-  x = _mm512_max_ps(x, _mm512_shuffle_f32x4(x, x, 0x4e));
-  return _mm512_max_ps(x, _mm512_shuffle_f32x4(x, x, 0xb1));
+// The largest magnitude of each of four vectors, its bits shifted up by one, and 1 where it is (also) that of a negative number or zero:
+// dword j of every 128-bit lane belongs to vector j.
+LANES_INLINE Ints largest_of_each(const Lanes (&z)[4]) {
+  Ints m[4];
+  for (int i = 0; i < 4; ++i) m[i] = _mm512_rol_epi32(_mm512_castps_si512(z[i]), 1);
+  const Ints a = _mm512_max_epu32(_mm512_unpacklo_epi32(m[0], m[1]), _mm512_unpackhi_epi32(m[0], m[1]));
+  const Ints b = _mm512_max_epu32(_mm512_unpacklo_epi32(m[2], m[3]), _mm512_unpackhi_epi32(m[2], m[3]));
+  Ints x = _mm512_max_epu32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+  x = _mm512_max_epu32(x, _mm512_shuffle_i32x4(x, x, 0x4e));
+  return _mm512_max_epu32(_mm512_max_epu32(x, _mm512_shuffle_i32x4(x, x, 0xb1)), _mm512_set1_epi32(1));
 }
 template <int kGroup>
 LANES_INLINE Lanes splat_group(Lanes x) { return _mm512_shuffle_ps(x, x, kGroup * 0x55); }
 LANES_INLINE Ints bits_of(Lanes x) { return _mm512_castps_si512(x); }
 LANES_INLINE Lanes floats_of(Ints x) { return _mm512_castsi512_ps(x); }
+LANES_INLINE Ints shift_right_one(Ints x) { return _mm512_srli_epi32(x, 1); }
+LANES_INLINE Ints shift_up_31(Ints x) { return _mm512_slli_epi32(x, 31); }
+LANES_INLINE Ints flip_bits(Ints x, Ints mask) { return _mm512_xor_si512(x, mask); }
 LANES_INLINE Ints shift_down_19(Ints x) { return _mm512_srli_epi32(x, 19); }
 LANES_INLINE Ints shift_up_19(Ints x) { return _mm512_slli_epi32(x, 19); }
 LANES_INLINE Ints smaller(Ints a, Ints b) { return _mm512_min_epi32(a, b); }
 LANES_INLINE Ints larger(Ints a, Ints b) { return _mm512_max_epi32(a, b); }
 LANES_INLINE Ints both_bits(Ints a, Ints b) { return _mm512_and_si512(a, b); }
 LANES_INLINE Ints either_bits(Ints a, Ints b) { return _mm512_or_si512(a, b); }
-// fl(1 / (16 + i)) for the low four bits of each dword.
-LANES_INLINE Lanes inverse_of(const float (&table)[16], Ints i) { return _mm512_permutexvar_ps(i, _mm512_loadu_ps(table)); }
+// table[i] for the low four bits i of each dword.
+using InverseTable = Lanes;
+LANES_INLINE InverseTable inverse_table(const float (&table)[16]) { return _mm512_loadu_ps(table); }
+LANES_INLINE Lanes inverse_of(InverseTable table, Ints i) { return _mm512_permutexvar_ps(i, table); }
 LANES_INLINE Mask less(Lanes a, Lanes b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
 LANES_INLINE Ints choose_if(Mask m, Ints yes, Ints no) { return _mm512_mask_blend_epi32(m, no, yes); }
 LANES_INLINE Lanes choose_if(Mask m, Lanes yes, Lanes no) { return _mm512_mask_blend_ps(m, no, yes); }

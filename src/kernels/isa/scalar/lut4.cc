@@ -38,29 +38,32 @@ struct Group {
 };
 
 Group search(const float (&z)[16]) {
-  float most = 0;
-  for (float v : z) most = std::fabs(v) > most ? std::fabs(v) : most;
-  const int base = static_cast<int>(std::bit_cast<std::uint32_t>(most / 64) >> 19) - 2096;
-  Group best;
-  for (int d = kLut4FirstTry; d <= kLut4LastTry; ++d) {
-    const int s = base + d < 0 ? 0 : base + d > 127 ? 127 : base + d;
-    const float step = step_of(static_cast<std::uint8_t>(s)), inverse = 1 / step;
-    for (const int sign : {1, -1}) {
-      Group now;
-      int sum = 0;
-      for (int i = 0; i < 16; ++i) {
-        int y = static_cast<int>(std::nearbyintf(z[i] * inverse));
-        y = y < -128 ? -128 : y > 127 ? 127 : y;
-        y = y * sign > 127 ? 127 : y * sign;
-        now.nibbles[i] = nearest_value(y);
-        const int error = y - kLut4Values[now.nibbles[i]];
-        sum += error * error;
-      }
-      now.step = static_cast<std::uint8_t>(s | (sign < 0 ? 128 : 0));
-      now.error = static_cast<float>(sum) * (step * step);
-      if (now.error < best.error) best = now;
-    }
+  float most = 0, least = 0;
+  for (float v : z) {
+    most = v > most ? v : most;
+    least = v < least ? v : least;
   }
+  const bool negative = -least >= most;
+  Group best;
+  int base = static_cast<int>(std::bit_cast<std::uint32_t>(std::fabs(negative ? least : most) / 64) >> 19) - 2096;
+  base = base < 1 ? 1 : base > 122 ? 122 : base;
+  const auto attempt = [&](int d, bool flip) {
+    Group now;
+    now.step = static_cast<std::uint8_t>((base + d) | (flip ? 128 : 0));
+    const float step = step_of(now.step), inverse = 1 / step;
+    int sum = 0;
+    for (int i = 0; i < 16; ++i) {
+      int y = static_cast<int>(std::nearbyintf(z[i] * inverse));
+      y = y < -128 ? -128 : y > 127 ? 127 : y;
+      now.nibbles[i] = nearest_value(y);
+      const int error = y - kLut4Values[now.nibbles[i]];
+      sum += error * error;
+    }
+    now.error = static_cast<float>(sum) * (step * step);
+    if (now.error < best.error) best = now;
+  };
+  for (const int d : kLut4LongTries) attempt(d, !negative);
+  for (const int d : kLut4ShortTries) attempt(d, negative);
   return best;
 }
 
