@@ -89,9 +89,9 @@ Result<Speed> measure_prefill(engine::OpenedModel& opened, const Arguments& argu
   Speed speed;
   const std::int64_t tokens = arguments.prompt_tokens;
   if (tokens == 0) return speed;
-  const std::vector<Work> work = prefill_work(opened, tokens);
-  speed.peak = quant::arithmetic_name(main_arithmetic(work));
   ForwardRunner runner = TRY(ForwardRunner::create(opened, arguments.model.engine, 1, tokens));
+  const std::vector<Work> work = prefill_work(opened, tokens, runner.kv_shape().dtype);
+  speed.peak = quant::arithmetic_name(main_arithmetic(work));
   const std::vector<std::int32_t> ids = synthetic_ids(tokens, opened.model->info().vocabulary);
   std::vector<float> logits(static_cast<std::size_t>(runner.stride()));
   const std::int64_t step = std::min(tokens, arguments.model.engine.max_num_batched_tokens);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "nn/attention.h"
+
 namespace inflight::cli {
 
 std::int64_t decode_bytes(const engine::OpenedModel& opened, std::int64_t batch) {
@@ -18,7 +20,7 @@ std::int64_t decode_bytes(const engine::OpenedModel& opened, std::int64_t batch)
   return bytes;
 }
 
-std::vector<Work> prefill_work(const engine::OpenedModel& opened, std::int64_t tokens) {
+std::vector<Work> prefill_work(const engine::OpenedModel& opened, std::int64_t tokens, DType cache) {
   std::vector<Work> work;
   const auto add = [&](quant::Arithmetic arithmetic, double operations) {
     const auto found = std::ranges::find(work, arithmetic, &Work::arithmetic);
@@ -34,7 +36,7 @@ std::vector<Work> prefill_work(const engine::OpenedModel& opened, std::int64_t t
     add(opened.runtime->compute.prefill(*matrix.format), 2 * rows * static_cast<double>(matrix.inputs) * static_cast<double>(matrix.outputs));
   }
   const models::ModelInfo& info = opened.model->info();
-  add(quant::Arithmetic::kFp32, 4.0 * static_cast<double>(info.layers * info.heads * info.head_dim) * count * (count + 1) / 2);
+  add(nn::Attention::prefill_arithmetic(*opened.runtime, cache), 4.0 * static_cast<double>(info.layers * info.heads * info.head_dim) * count * (count + 1) / 2);
   return work;
 }
 

@@ -34,10 +34,23 @@ TEST(Traffic, decode_reads_every_matrix_once_and_one_embedding_row_a_token) {
 
 TEST(Traffic, prefill_counts_matrices_per_token_the_head_once_and_causal_attention_once) {
   const auto model = opened({.compute = "fp32"});
-  const std::vector<Work> work = prefill_work(*model, 10);
+  const std::vector<Work> work = prefill_work(*model, 10, DType::kF32);
   ASSERT_EQ(work.size(), 1u);  // all of it in FP32
   EXPECT_EQ(work[0].arithmetic, quant::Arithmetic::kFp32);
   EXPECT_EQ(work[0].operations, 2 * 10 * 3 * kLayerWeights + 2 * 512 * 64 + 3 * 4 * 4.0 * 32 * (10 * 11 / 2));
+}
+
+TEST(Traffic, prefill_counts_attention_in_bf16_where_it_runs_in_bf16) {
+  const auto model = opened({.compute = "bf16"});
+  const bool dots = model->runtime->kernels->vector->attend_bf16_dot != nullptr;
+  const double linear = 2 * 10 * 3 * kLayerWeights + 2 * 512 * 64, attention = 3 * 4 * 4.0 * 32 * (10 * 11 / 2);
+  for (const DType cache : {DType::kBF16, DType::kF32}) {
+    double bf16 = 0, fp32 = 0;
+    for (const Work& part : prefill_work(*model, 10, cache)) (part.arithmetic == quant::Arithmetic::kBf16 ? bf16 : fp32) += part.operations;
+    const bool in_bf16 = dots && cache == DType::kBF16;
+    EXPECT_EQ(bf16, in_bf16 ? linear + attention : linear);
+    EXPECT_EQ(fp32, in_bf16 ? 0 : attention);
+  }
 }
 
 TEST(ForwardRunner, chunks_are_the_same_as_one_pass) {
