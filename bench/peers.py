@@ -39,7 +39,7 @@ OURS = {"4bit": "wint4-g128", "8bit": "wint8", "bf16": "bf16", "avx2": "wint4-g1
 FORMATS = {
     "4bit": {"llama.cpp": ["Q4_0", "Q4_K_M"], "ik": ["Q4_0", "Q4_K_M"], "openvino": ["Q4_0"], "mistral.rs": ["Q4K"]},
     "8bit": {"llama.cpp": ["Q8_0"], "ik": ["Q8_0"], "openvino": ["Q8_0"], "mistral.rs": ["Q8_0"]},
-    "bf16": {"llama.cpp": ["BF16"], "ik": ["BF16"], "openvino": ["BF16"], "mistral.rs": [""]},
+    "bf16": {"llama.cpp": ["BF16"], "ik": ["BF16"], "openvino": ["F16"], "mistral.rs": [""]},
     "avx2": {"ik": ["Q4_0", "Q4_K_M"]},
 }
 CONVERTER_PACKAGES = ["torch", "transformers", "sentencepiece", "protobuf", "numpy"]
@@ -123,9 +123,9 @@ def run(command, env=None, cwd=None, log=None, timeout=3600):
         with open(log, "w") as f:
             f.write(" ".join(command) + "\n" + text + words)
     if status != 0:
-        last = [line for line in (text if not words.strip() else words).splitlines() if line.strip()][-2:]
+        last = [re.sub(r"(?:/[\w.+-]+)+/", "", line) for line in (words if words.strip() else text).splitlines() if line.strip()][-2:]   # no folders of this machine
         raise Failed(f"{os.path.basename(command[0])} ended with {os.waitstatus_to_exitcode(status)}: {' / '.join(last)[:400]}"
-                     + (f" (all of it: {log})" if log else ""))
+                     + (f" (all of it: {os.path.basename(log)})" if log else ""))
     return text, seconds, others
 
 
@@ -247,7 +247,7 @@ class Bench:
             return path, 0.0
         programs = self.have["llama.cpp"]
         seconds, part = 0.0, path + ".part"
-        if kind in ("BF16", "Q8_0"):        # what the converter writes by itself
+        if kind in ("BF16", "F16", "Q8_0"):        # what the converter writes by itself
             _, seconds, _ = run([self.converter(), os.path.join(self.llama_source, "convert_hf_to_gguf.py"), model, "--outtype", kind.lower(), "--outfile", part],
                                 log=os.path.join(self.work, "convert.log"))
         else:
@@ -257,6 +257,24 @@ class Bench:
             seconds += more
         os.rename(part, path)
         return path, seconds
+
+    def folder_for_mistral(self, model):
+        """The checkpoint by links, with the fields that mistral.rs insists on and published configs have."""
+        folder = os.path.join(self.work, "models", os.path.basename(os.path.normpath(model)) + "-mistral.rs")
+        os.makedirs(folder, exist_ok=True)
+        for path in glob.glob(os.path.join(os.path.abspath(model), "*")):
+            link = os.path.join(folder, os.path.basename(path))
+            if os.path.lexists(link):
+                os.remove(link)
+            if os.path.basename(path) != "config.json":
+                os.symlink(path, link)
+        with open(os.path.join(model, "config.json")) as f:
+            config = json.load(f)
+        config = {"max_window_layers": config["num_hidden_layers"], "sliding_window": None, "use_sliding_window": False, "attention_dropout": 0.0,
+                  "initializer_range": 0.02, "use_cache": True, **config}
+        with open(os.path.join(folder, "config.json"), "w") as f:
+            json.dump(config, f)
+        return folder
 
     # --- one measurement ----------------------------------------------------------------------------------------------
 
@@ -282,7 +300,7 @@ class Bench:
             text, _, others = run([self.have[name], "-c", OPENVINO, self.gguf(model, kind)[0], threads, prompt, decode])
             found = json.loads(text.splitlines()[-1])
         else:
-            text, _, others = run([self.have[name], "-c", MISTRAL, model, kind, prompt, decode], env=mistral_env(threads))
+            text, _, others = run([self.have[name], "-c", MISTRAL, self.folder_for_mistral(model), kind, prompt, decode], env=mistral_env(threads))
             found = json.loads(text.splitlines()[-1])
         return {**found, "others": round(others, 3)}
 
@@ -340,7 +358,8 @@ class Bench:
             return {"seconds": made + seconds, "load_seconds": round(seconds, 3), "others": round(others, 3)}
 
         def mistral(kind):
-            _, seconds, others = run([self.have["mistral.rs"], "-c", MISTRAL, model, kind, "0", "0"], env=mistral_env(self.o.threads))
+            folder = self.folder_for_mistral(model)
+            _, seconds, others = run([self.have["mistral.rs"], "-c", MISTRAL, folder, kind, "0", "0"], env=mistral_env(self.o.threads))
             return {"seconds": seconds, "others": round(others, 3)}
 
         for name, make, kinds in (("llama.cpp", llama, (("wint4-g128", "Q4_K_M"), ("wint8", "Q8_0"))), ("mistral.rs", mistral, (("wint4-g128", "Q4K"), ("wint8", "Q8_0")))):
@@ -395,9 +414,12 @@ class Bench:
                 self.have[name] = self.prepare(name)
             except Failed as e:
                 self.skip(name, str(e))
-        if o.setup:
-            return
         for model in self.models():
+            if o.setup:
+                kinds = {k for row in o.rows for name, ks in FORMATS.get(row, {}).items() if name != "mistral.rs" and self.usable(name) for k in ks}
+                for kind in sorted(kinds):
+                    self.attempt(f"{kind} of {model}", lambda: say(f"== {self.gguf(model, kind)[0]}"))
+                continue
             for row in o.rows:
                 self.load_row(model) if row == "load" else self.speed_row(model, row)
 
@@ -452,7 +474,7 @@ def parse():
     p.add_argument("--avx2", metavar="DIR", help="the same built with AVX2 at most")
     p.add_argument("--convert-python", metavar="PYTHON", help="a python with torch, transformers and numpy (default: installs them, some GB)")
     p.add_argument("--quiet", type=float, default=0, metavar="SECONDS", help="wait at most so long before each pair for 90%% idle CPUs (default 0)")
-    p.add_argument("--setup", action="store_true", help="only install and build the peers")
+    p.add_argument("--setup", action="store_true", help="only install and build the peers and convert the models")
     p.add_argument("--table", metavar="JSON", help="only print the table of a results file")
     p.add_argument("--work", default=os.path.join(ROOT, "build", "peers"), metavar="DIR", help="where peers and models go (default build/peers)")
     p.add_argument("--output", metavar="JSON", help="default: bench/results/peers-DATE-CPU.json; rows that are there and not measured again stay")
