@@ -70,16 +70,16 @@ struct LoadKernels {
 // Their memory is opaque: int8_bytes() of it, 64-byte aligned, filled by quantize_int8 and read by the *_int8 products. It also carries
 // per-token, per-group sums of both planes, so that the codes' zero point costs nothing.
 //
-// Grouped int8 activations, for many tokens: a scale for each group of kActivationGroup inputs (of `group` inputs where that is no multiple of it;
-// the last one ragged), one int8 plane, and a second one only for groups that stand out of their token - channels of large values are few and
-// mostly the same for all tokens, and a product skips a plane of zeros. Per token, with a = absmax of a group and m = (sum of a, FP32, groups
-// ascending) * fl(kLowPlaneFrom / groups):
-//   a < 2^-100: all zero.
-//   a <= m:     scale = fl(a / 127), high = nearest-even(fl(x * fl(127 / a))), low = 0, low_scale = 0.
-//   a > m:      low_scale = fl(a / 16256), scale = 128 * low_scale; q = nearest-even(fl(x * fl(16256 / a))) split into high and low as above.
+// Grouped int8 activations, for many tokens: integers q with a scale for each group of kActivationGroup inputs (of `group` inputs, at most
+// kMostGroup, where that is no multiple of it; the last group ragged). Nearly all fit one byte; the few values that stand out of their token
+// have 16 bits, and products take a second step for these alone. Per token, with a = absmax of a group:
+//   s[i] = 0, s[i] = fma(x[k], x[k], s[i]) for k ascending, i the place of k in its group modulo 16; S = s[0] + ... + s[15] in this order;
+//   limit = fl(kOneByteRms * sqrt(fl(S / K)));  top = max(min(a, limit), fl(a / 255)), the value of code 127;
+//   scale = fl(top / 127);  q = nearest-even(fl(x * fl(127 / top))), |q| <= 127 * 255.   a < 2^-100: scale 0, q 0.
 // x must be finite; else the token's y is unspecified.
 inline constexpr std::int64_t kActivationGroup = 64;
-inline constexpr float kLowPlaneFrom = 2.5f;
+inline constexpr std::int64_t kMostGroup = 512;
+inline constexpr float kOneByteRms = 4.0f;
 
 struct LinearKernels {
   void (*gemm_f32)(const Weight& w, const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy);
@@ -102,9 +102,8 @@ struct LinearKernels {
   void (*gemm_u4_int8)(const Weight& w, const void* activations, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy);
 
   // The same three for grouped activations. Ranges of quantize_grouped as those of quantize_int8.
-  // acc = 0; per activation group ascending: h = sum q * high, l = sum q * low (int32, exact); acc = fma(float(h), s, acc), then acc = fma(float(l), s_low, acc)
-  // with s = scale, s_low = low_scale per channel, and fl(scale_g * scale), fl(scale_g * low_scale) for the weights' group g around it.
-  // y = fl(acc * scale_w) per channel, else acc.
+  // acc = 0; per activation group ascending: v = sum code * q - zero * sum q (int32, exact); acc = fma(float(v), s, acc), with s = scale per channel, else
+  // fl(scale_g * scale) for the weights' group g around it. y = fl(acc * scale_w) per channel, else acc.
   std::size_t (*grouped_bytes)(std::int64_t tokens, std::int64_t inputs, std::int64_t group);
   void (*quantize_grouped)(const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t inputs, std::int64_t group, std::int64_t begin, std::int64_t end, void* out);
   void (*gemm_u8_grouped)(const Weight& w, const void* activations, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy);

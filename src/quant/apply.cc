@@ -41,7 +41,7 @@ Result<ComputePolicy> make_compute_policy(std::string_view compute, std::string_
   // Weights that stay BF16 gain nothing from integers. Where BF16 dot instructions exist they double the prefill rate at a KL of 0.0001;
   // elsewhere FP32 activations cost the same and are exact. Decode waits for memory either way.
   const Arithmetic plain_prefill = isa == "avx512_bf16" ? kBf16 : kFp32;
-  // Quantized weights: prefill waits for arithmetic, so most groups of activations make do with one plane; decode waits for memory and has two.
+  // Quantized weights: prefill waits for arithmetic, so all but few activations make do with one byte; decode waits for memory and has two.
   if (compute == "int8" || compute == "auto") return ComputePolicy{kInt8Grouped, kInt8, plain_prefill, kFp32};
   constexpr std::array<std::string_view, 4> kKnown = {"auto", "fp32", "bf16", "int8"};
   return fail(Code::kInvalidArgument, "unknown --compute \"{}\"; {}", compute, known_names_hint(compute, kKnown));

@@ -126,13 +126,13 @@ void gemm_int8(const Weight& w, const void* activations, std::int64_t tokens, st
   }
 }
 
-// Grouped activations here: per token low_scale and scale of each group, then high [K], low [K] int8, up to a multiple of 64 bytes.
+// Grouped activations here: per token the scales [groups], then q int16 [K], up to a multiple of 64 bytes.
 struct GroupedToken {
   std::int64_t width, groups, bytes;
   GroupedToken(std::int64_t inputs, std::int64_t group) {
     width = group % kActivationGroup == 0 ? kActivationGroup : group;
     groups = (inputs + width - 1) / width;
-    bytes = (groups * 8 + 2 * inputs + 63) / 64 * 64;
+    bytes = (groups * 4 + 2 * inputs + 63) / 64 * 64;
   }
 };
 
@@ -144,30 +144,27 @@ void quantize_grouped(const float* x, std::int64_t ldx, std::int64_t, std::int64
     const float* row = x + t * ldx;
     char* token = static_cast<char*>(out) + t * layout.bytes;
     auto* scales = reinterpret_cast<float*>(token);
-    auto* high = reinterpret_cast<std::int8_t*>(token + layout.groups * 8);
-    auto* low = high + inputs;
-    float sum = 0;
-    for (std::int64_t g = 0; g < layout.groups; ++g) {
-      float most = 0;
-      for (std::int64_t k = g * layout.width; k < (g + 1) * layout.width && k < inputs; ++k)
-        if (__builtin_fabsf(row[k]) > most) most = __builtin_fabsf(row[k]);
-      scales[g * 2] = most;
-      sum += most;
+    auto* codes = reinterpret_cast<std::int16_t*>(token + layout.groups * 4);
+    float squares[16] = {}, sum = 0;
+    for (std::int64_t k = 0; k < inputs; ++k) {
+      float& lane = squares[k % layout.width % 16];
+      lane = __builtin_fmaf(row[k], row[k], lane);
     }
-    const float limit = sum * (kLowPlaneFrom / static_cast<float>(layout.groups));
+    for (const float lane : squares) sum += lane;
+    const float limit = kOneByteRms * __builtin_sqrtf(sum / static_cast<float>(inputs));
     for (std::int64_t g = 0; g < layout.groups; ++g) {
-      const float absmax = scales[g * 2];
-      const bool fine = absmax > limit, zero = absmax < 0x1p-100f;
-      const float steps = fine ? 16256.0f : 127.0f, scale = zero ? 0 : absmax / steps, by = zero ? 0 : steps / absmax;
-      for (std::int64_t k = g * layout.width; k < (g + 1) * layout.width && k < inputs; ++k) {
-        const float scaled = row[k] * by;
-        const int q = scaled >= -16256.5f && scaled <= 16256.5f ? static_cast<int>(__builtin_nearbyintf(scaled)) : 0;
-        const int top = fine ? (q + 64) >> 7 : q;
-        high[k] = static_cast<std::int8_t>(top);
-        low[k] = static_cast<std::int8_t>(fine ? q - 128 * top : 0);
+      const std::int64_t first = g * layout.width, last = first + layout.width < inputs ? first + layout.width : inputs;
+      float absmax = 0;
+      for (std::int64_t k = first; k < last; ++k)
+        if (__builtin_fabsf(row[k]) > absmax) absmax = __builtin_fabsf(row[k]);
+      float top = absmax < limit ? absmax : limit;
+      if (top < absmax / 255.0f) top = absmax / 255.0f;
+      const bool zero = absmax < 0x1p-100f;
+      for (std::int64_t k = first; k < last; ++k) {
+        const float scaled = row[k] * (zero ? 0 : 127.0f / top);
+        codes[k] = scaled >= -32767 && scaled <= 32767 ? static_cast<std::int16_t>(__builtin_nearbyintf(scaled)) : std::int16_t{0};
       }
-      scales[g * 2] = fine ? scale : 0;
-      scales[g * 2 + 1] = fine ? 128 * scale : scale;
+      scales[g] = zero ? 0 : top / 127.0f;
     }
   }
 }
@@ -178,20 +175,15 @@ void gemm_grouped(const Weight& w, const void* activations, std::int64_t tokens,
   for (std::int64_t t = 0; t < tokens; ++t) {
     const char* token = static_cast<const char*>(activations) + t * layout.bytes;
     const auto* scales = reinterpret_cast<const float*>(token);
-    const auto* high = reinterpret_cast<const std::int8_t*>(token + layout.groups * 8);
-    const auto* low = high + w.inputs;
+    const auto* codes = reinterpret_cast<const std::int16_t*>(token + layout.groups * 4);
     for (std::int64_t panel = panel_begin; panel < panel_end; ++panel)
       for (int lane = 0; lane < 16; ++lane) {
         float acc = 0;
         for (std::int64_t g = 0; g < layout.groups; ++g) {
-          int h = 0, l = 0;
-          for (std::int64_t k = g * layout.width; k < (g + 1) * layout.width && k < w.inputs; ++k) {
-            h += kWeightAt(w, panel, k, lane) * high[k];
-            l += kWeightAt(w, panel, k, lane) * low[k];
-          }
-          const float scale = w.group == 0 ? 1 : scale_of(w, panel, g * layout.width / w.group, lane);
-          acc = __builtin_fmaf(static_cast<float>(h), scale * scales[g * 2 + 1], acc);
-          acc = __builtin_fmaf(static_cast<float>(l), scale * scales[g * 2], acc);
+          int sum = 0;
+          for (std::int64_t k = g * layout.width; k < (g + 1) * layout.width && k < w.inputs; ++k) sum += kWeightAt(w, panel, k, lane) * codes[k];
+          const float scale = w.group == 0 ? scales[g] : scale_of(w, panel, g * layout.width / w.group, lane) * scales[g];
+          acc = __builtin_fmaf(static_cast<float>(sum), scale, acc);
         }
         y[t * ldy + panel * 16 + lane] = w.group == 0 ? acc * scale_of(w, panel, 0, lane) : acc;
       }
