@@ -1,5 +1,6 @@
 #include "cli/console.h"
 
+#include <fcntl.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -82,7 +83,14 @@ int report(const Error& error) {
   return exit_code(error.code);
 }
 
-void ignore_broken_pipes() { std::signal(SIGPIPE, SIG_IGN); }
+void prepare_standard_streams() {
+  std::signal(SIGPIPE, SIG_IGN);
+  for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(descriptor, F_GETFD) != -1) continue;
+    // The lowest free number is this one. Reading the first and writing the second still fail, as they do on a closed descriptor.
+    if (::open("/dev/null", descriptor == STDOUT_FILENO ? O_RDONLY : O_WRONLY) < 0) return;
+  }
+}
 
 ProgressBar::ProgressBar(std::string title) : title_(std::move(title)), start_(std::chrono::steady_clock::now()), drawn_at_(start_) {
   if (stderr_is_terminal()) bar = this;

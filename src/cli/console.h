@@ -35,8 +35,9 @@ void note(fmt::format_string<Args...> format, Args&&... args) {
 int report(const Error& error);
 int exit_code(Code code);
 
-// SIGPIPE becomes a failed write.
-void ignore_broken_pipes();
+// SIGPIPE becomes a failed write. Standard streams that the caller closed get a descriptor on /dev/null, so that no file which is opened
+// later takes their number and receives what is printed.
+void prepare_standard_streams();
 
 // A bar on standard error while something takes long; nothing at all when that is no terminal. One at a time.
 class ProgressBar {

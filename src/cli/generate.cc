@@ -80,7 +80,7 @@ Result<int> run(const Arguments& arguments) {
   if (arguments.prompts) requests = TRY(read_prompts_file(*arguments.prompts));
   else text = TRY(prompt_text(arguments));
   const std::string folder = TRY(checkpoint::resolve_model_folder(arguments.model.model));
-  if (arguments.prompts) return answer_batch(arguments.model, arguments.sampling, folder, arguments.text, *arguments.prompts, std::move(requests));
+  if (arguments.prompts) return answer_batch(arguments.model, arguments.sampling, folder, arguments.text, prompts_name(*arguments.prompts), std::move(requests));
   return answer_one(arguments, folder, text);
 }
 

@@ -1,5 +1,7 @@
 #include "cli/input.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -30,21 +32,33 @@ std::size_t sequence_bytes(std::string_view text) {
   return 0;
 }
 
-}  // namespace
-
-Result<std::string> read_standard_input() {
+Result<std::string> read_stream(int descriptor, std::string_view name) {
   std::string text;
   char buffer[65536];
   for (;;) {
-    const ssize_t count = ::read(STDIN_FILENO, buffer, sizeof buffer);
+    const ssize_t count = ::read(descriptor, buffer, sizeof buffer);
     if (count == 0) return text;
     if (count < 0) {
       if (errno == EINTR) continue;
-      return fail(Code::kNotFound, "cannot read standard input: {}", std::strerror(errno));
+      return fail(Code::kNotFound, "cannot read {}: {}", name, std::strerror(errno));
     }
     text.append(buffer, static_cast<std::size_t>(count));
-    if (text.size() > (std::size_t{1} << 30)) return fail(Code::kInvalidArgument, "standard input is longer than 1 GiB");
+    if (text.size() > (std::size_t{1} << 30)) return fail(Code::kInvalidArgument, "{} is longer than 1 GiB", name);
   }
+}
+
+}  // namespace
+
+Result<std::string> read_standard_input() { return read_stream(STDIN_FILENO, "standard input"); }
+
+Result<std::string> read_input(const std::string& path) {
+  struct stat status;
+  if (::stat(path.c_str(), &status) != 0 || !S_ISFIFO(status.st_mode)) return read_file(path);
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return fail(Code::kNotFound, "cannot open \"{}\": {}", path, std::strerror(errno));
+  Result<std::string> text = read_stream(descriptor, path);
+  ::close(descriptor);
+  return text;
 }
 
 Result<void> check_utf8(std::string_view text, std::string_view where) {

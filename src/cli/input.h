@@ -12,6 +12,9 @@ namespace inflight::cli {
 // Everything up to its end.
 Result<std::string> read_standard_input();
 
+// A file, or a pipe such as the shell's <(command).
+Result<std::string> read_input(const std::string& path);
+
 // An error that names `where` and the first byte that is not UTF-8.
 Result<void> check_utf8(std::string_view text, std::string_view where);
 

@@ -81,7 +81,7 @@ int run_command(const Command& command, int argc, const char* const* argv) {
 }  // namespace
 
 int run_program(int argc, const char* const* argv) {
-  ignore_broken_pipes();
+  prepare_standard_streams();
   if (argc < 2) {
     note(help_text());
     return kUsage;

@@ -1,6 +1,5 @@
 #include "cli/prompts_file.h"
 
-#include "base/file.h"
 #include "cli/input.h"
 
 namespace inflight::cli {
@@ -21,9 +20,10 @@ Result<std::vector<NumberedRequest>> parse_prompts(std::string_view text, std::s
   return requests;
 }
 
+std::string prompts_name(const std::string& path) { return path == "-" ? "standard input" : path; }
+
 Result<std::vector<NumberedRequest>> read_prompts_file(const std::string& path) {
-  if (path == "-") return parse_prompts(TRY(read_standard_input()), "standard input");
-  return parse_prompts(TRY(read_file(path)), path);
+  return parse_prompts(path == "-" ? TRY(read_standard_input()) : TRY(read_input(path)), prompts_name(path));
 }
 
 }  // namespace inflight::cli

@@ -14,6 +14,9 @@ struct NumberedRequest {
   api::JsonRequest request;
 };
 
+// What messages call it: the path, or "standard input" for "-".
+std::string prompts_name(const std::string& path);
+
 // The whole file is checked before anything runs: the first bad line is the error, with its number. "-": standard input.
 Result<std::vector<NumberedRequest>> read_prompts_file(const std::string& path);
 Result<std::vector<NumberedRequest>> parse_prompts(std::string_view text, std::string_view path);

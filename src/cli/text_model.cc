@@ -68,6 +68,9 @@ Result<TextModel> open_text_model(const ModelArguments& arguments, TextLoading& 
     if (never) note("note: stop token {} is past the model's vocabulary of {} and cannot occur", stop.id, opened->model->info().vocabulary);
     return never;
   });
+  if (model.encoder.tokenizer().vocab_size() > opened->model->info().vocabulary)
+    note("note: the tokenizer has ids up to {}, but the model's vocabulary has {} rows; is it the tokenizer of another model?", model.encoder.tokenizer().vocab_size() - 1,
+         opened->model->info().vocabulary);
   model.defaults = TRY(api::sampling_defaults(ignore_generation_config ? nullptr : opened->generation_config.get()));
   for (const std::string& line : model.defaults.notes) note("note: {}", line);
   model.engine = TRY(engine::Engine::create(std::move(opened), arguments.engine));

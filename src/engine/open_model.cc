@@ -35,6 +35,20 @@ Result<bool> has_redundant_head(const Checkpoint& checkpoint, const JsonView& co
   return true;
 }
 
+// A converted folder keeps its formats: asking for others, "bf16" included, is refused rather than ignored.
+Result<void> check_stored(const Checkpoint& checkpoint, const JsonView& config, const quant::FormatPolicy& policy, const EngineOptions& options) {
+  const auto stored = TRY(loader::stored_policy(config));
+  if (!stored) return {};
+  const auto name = [](const quant::Format* format) { return format ? format->name : std::string_view("bf16"); };
+  if (!options.quantization.empty() && policy.linear != stored->linear)
+    return fail(Code::kInvalidArgument, "{} holds weights already quantized as {}; leave out --quantization {} or start from the original checkpoint", checkpoint.folder(),
+                name(stored->linear), options.quantization);
+  if (options.lm_head != "auto" && policy.head != stored->head)
+    return fail(Code::kInvalidArgument, "{} holds its output head as {}; leave out --lm-head {} or start from the original checkpoint", checkpoint.folder(), name(stored->head),
+                options.lm_head);
+  return {};
+}
+
 // Everything that is decided before memory is taken.
 struct Prepared {
   Checkpoint checkpoint;
@@ -48,6 +62,7 @@ Result<Prepared> prepare(const std::string& folder, const EngineOptions& options
   Checkpoint checkpoint = TRY(Checkpoint::open(folder));
   const JsonView config{&checkpoint.config(), checkpoint.config_path()};
   const quant::FormatPolicy policy = TRY(quant::make_policy(options.quantization, options.lm_head));
+  TRY(check_stored(checkpoint, config, policy, options));
   const bool redundant_head = TRY(has_redundant_head(checkpoint, config));
   const nn::Declarations declarations{&table, store, [&](std::string_view name) { return (!redundant_head || name != models::kHeadTensor) && checkpoint.find(name); }};
   auto model = TRY(models::build_model(config, declarations));

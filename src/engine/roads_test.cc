@@ -112,6 +112,52 @@ TEST_P(Roads, converted_and_loaded_again_is_identical_in_codes_and_in_logits) {
   EXPECT_EQ(bytes(scratch.at("out") + "/config.json"), bytes(scratch.at("twice") + "/config.json"));
 }
 
+TEST(RoadsStopped, loading_ends_when_nobody_wants_the_model) {
+  for (const std::string road : {"default_v1", "default"}) {
+    EngineOptions options;
+    options.load_choices = road;
+    const auto stopped = open_model(tiny("tiny-qwen3"), options, [](std::int64_t, std::int64_t) { return false; });
+    ASSERT_FALSE(stopped) << road;
+    EXPECT_EQ(stopped.error().code, Code::kCancelled);
+  }
+}
+
+TEST(RoadsStopped, writing_that_is_stopped_leaves_nothing) {
+  const ScratchFolder scratch;
+  const auto original = open(tiny("tiny-qwen3"), "wint8");
+  ASSERT_TRUE(original);
+  int calls = 0;
+  const auto stopped = loader::export_model(tiny("tiny-qwen3"), original->table, original->store, scratch.at("out"), [&](std::int64_t, std::int64_t) { return ++calls < 3; });
+  ASSERT_FALSE(stopped);
+  EXPECT_EQ(stopped.error().code, Code::kCancelled);
+  EXPECT_EQ(calls, 3);
+  EXPECT_FALSE(std::filesystem::exists(scratch.at("out")));
+  EXPECT_FALSE(std::filesystem::exists(scratch.at("out.part")));
+}
+
+TEST(RoadsConverted, other_formats_than_the_stored_ones_are_refused) {
+  const ScratchFolder scratch;
+  const auto original = open(tiny("tiny-qwen3"), "wint8");  // with a wint8 head
+  ASSERT_TRUE(original);
+  ASSERT_TRUE(loader::export_model(tiny("tiny-qwen3"), original->table, original->store, scratch.at("out")));
+  const auto opens = [&](const std::string& quantization, const std::string& head) {
+    EngineOptions options;
+    options.quantization = quantization;
+    options.lm_head = head;
+    const auto opened = open_model(scratch.at("out"), options);
+    if (!opened) {
+      EXPECT_EQ(opened.error().code, Code::kInvalidArgument) << opened.error().message;
+    }
+    return opened.has_value();
+  };
+  EXPECT_TRUE(opens("", "auto"));
+  EXPECT_TRUE(opens("wint8", "auto"));
+  EXPECT_TRUE(opens("wint8", "wint8"));
+  EXPECT_FALSE(opens("bf16", "auto"));
+  EXPECT_FALSE(opens("wint4-g32", "auto"));
+  EXPECT_FALSE(opens("", "bf16"));
+}
+
 TEST_P(Roads, a_cold_checkpoint_read_past_the_page_cache_gives_the_same_bits) {
   const auto& [model, quantization] = GetParam();
   const ScratchFolder scratch;

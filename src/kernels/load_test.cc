@@ -213,7 +213,9 @@ TEST_F(LoadTest, the_first_nan_or_infinity_is_named) {
         std::vector<float> panel(padded * 16), scales(padded * 16);
         auto* codes = reinterpret_cast<std::uint8_t*>(panel.data());
         EXPECT_EQ(load->pack_f32(rows_in.source, 0, panel.data()), first);
-        if (dtype == DType::kBF16) EXPECT_EQ(load->pack_bf16(rows_in.source, 0, reinterpret_cast<std::uint16_t*>(panel.data())), first);
+        if (dtype == DType::kBF16) {
+          EXPECT_EQ(load->pack_bf16(rows_in.source, 0, reinterpret_cast<std::uint16_t*>(panel.data())), first);
+        }
         EXPECT_EQ(load->quantize_u8(rows_in.source, 0, nullptr, codes, scales.data()), first);
         EXPECT_EQ(load->quantize_u4(rows_in.source, 0, 0, nullptr, codes, scales.data()), first);
         EXPECT_EQ(load->quantize_u4(rows_in.source, 0, 32, nullptr, codes, scales.data()), first);

@@ -274,6 +274,7 @@ def check_case(case):
             return check_greedy(case["greedy"], tmp)
         case = fill(case, tmp)
         for path, content in case.get("files", {}).items():
+            os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "w", encoding="utf-8") as file:
                 file.write(content)
         for name, change in case.get("models", {}).items():
