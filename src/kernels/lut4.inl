@@ -181,7 +181,7 @@ void gemm_lut4(const Lut4Weight& w, const float* x, std::int64_t ldx, std::int64
 
 // Activations, for tiles of R = kTileTokens tokens (fewer in the last one); a tile starts at token t0:
 //   codes   int8  [groups * 4][R][2][4]   four inputs of a token, high plane then low plane; zero past K; at t0 * groups * 32 bytes
-//   sums    int32 [groups][R][2]          -64 * (sum of the codes of a group), where the sums start
+//   sums    int32 [groups][R]             -64 * (sum of 128 * high + low of a group), for the 64 in the values
 //   scales  f32   [tokens]
 // one after the other, each starting at a multiple of 64 bytes.
 struct Lut4Activations {
@@ -189,7 +189,7 @@ struct Lut4Activations {
   Lut4Activations(std::int64_t tokens, std::int64_t inputs) {
     groups = lut4_groups(inputs);
     sums_at = (tokens * groups * 32 + 63) / 64 * 64;
-    scales_at = sums_at + (tokens * groups * 8 + 63) / 64 * 64;
+    scales_at = sums_at + (tokens * groups * 4 + 63) / 64 * 64;
     bytes = scales_at + (tokens * 4 + 63) / 64 * 64;
   }
 };
@@ -203,7 +203,7 @@ void lut4_quantize_int8(const float* x, std::int64_t ldx, std::int64_t tokens, s
     const std::int64_t t0 = t / kTileTokens * kTileTokens;
     const std::int64_t rows = tokens - t0 < kTileTokens ? tokens - t0 : std::int64_t{kTileTokens};
     char* codes = base + t0 * layout.groups * 32 + (t - t0) * 8;
-    char* sums = base + layout.sums_at + t0 * layout.groups * 8 + (t - t0) * 8;
+    char* sums = base + layout.sums_at + t0 * layout.groups * 4 + (t - t0) * 4;
     const float* row = x + t * ldx;
     Lanes most = zeros();
     for (std::int64_t k = 0; k < inputs; k += 16) most = maximum(magnitude(inputs - k >= 16 ? load_lanes(row + k) : load_some(row + k, inputs - k)), most);
@@ -222,9 +222,9 @@ void lut4_quantize_int8(const float* x, std::int64_t ldx, std::int64_t tokens, s
         std::memcpy(codes + 4, planes[1] + j * 4, 4);
         codes += rows * 8;
       }
-      const std::int32_t starts[2] = {-64 * total(high), -64 * total(low)};
-      std::memcpy(sums, starts, sizeof starts);
-      sums += rows * 8;
+      const std::int32_t offset = -64 * total(q);
+      std::memcpy(sums, &offset, sizeof offset);
+      sums += rows * 4;
     }
   }
 }
@@ -255,30 +255,32 @@ template <int kTokens, int kPanels>
   const std::int8_t* x = tile.x;
   const std::int32_t* starts = tile.sums;
   for (std::int64_t g = 0; g < tile.groups; ++g) {
-    Ints sums[kTokens][2][kPanels];
-    for (int t = 0; t < kTokens; ++t)
-      for (int plane = 0; plane < 2; ++plane)
-        for (int p = 0; p < kPanels; ++p) sums[t][plane][p] = splat_int(starts[t * 2 + plane]);
-    starts += kTokens * 2;
-    for (int block = 0; block < 2; ++block) {
-      Ints values[kPanels][2];
-      for (int p = 0; p < kPanels; ++p) {
-        prefetch(codes + p * panel_codes + tile.ahead);
-        load_values(codes + p * panel_codes, table, values[p]);
+    // 128 * high + low in one chain of integers: below 2^31, and rounded once, as the two sums joined by fma are.
+    Ints values[kPanels][2][2], sums[kTokens][kPanels];
+    for (int p = 0; p < kPanels; ++p)
+      for (int block = 0; block < 2; ++block) {
+        prefetch(codes + p * panel_codes + block * 64 + tile.ahead);
+        load_values(codes + p * panel_codes + block * 64, table, values[p][block]);
       }
-      codes += 64;
-      for (int run = 0; run < 2; ++run)
+    codes += 128;
+    for (int t = 0; t < kTokens; ++t)
+      for (int p = 0; p < kPanels; ++p) sums[t][p] = splat_int(0);
+    for (int plane = 0; plane < 2; ++plane) {
+      if (plane == 1)
         for (int t = 0; t < kTokens; ++t)
-          for (int plane = 0; plane < 2; ++plane) {
-            const Activation<4> quad = splat_activation<4>(x + (((block * 2 + run) * kTokens + t) * 2 + plane) * 4);
-            for (int p = 0; p < kPanels; ++p) sums[t][plane][p] = dot<4>(sums[t][plane][p], values[p][run], quad);
-          }
+          for (int p = 0; p < kPanels; ++p) sums[t][p] = add(shift_left<7>(sums[t][p]), splat_int(starts[t]));
+      for (int run = 0; run < 4; ++run)
+        for (int t = 0; t < kTokens; ++t) {
+          const Activation<4> quad = splat_activation<4>(x + ((run * kTokens + t) * 2 + plane) * 4);
+          for (int p = 0; p < kPanels; ++p) sums[t][p] = dot<4>(sums[t][p], values[p][run / 2][run % 2], quad);
+        }
     }
+    starts += kTokens;
     x += kTokens * 32;
     for (int p = 0; p < kPanels; ++p) {
       if (g % 4 == 0) prefetch(steps + p * panel_steps + tile.ahead / 8);
       const Lanes step = load_steps(steps + p * panel_steps);
-      for (int t = 0; t < kTokens; ++t) acc[t][p] = fused(fused(splat(128.0f), to_float(sums[t][0][p]), to_float(sums[t][1][p])), step, acc[t][p]);
+      for (int t = 0; t < kTokens; ++t) acc[t][p] = fused(to_float(sums[t][p]), step, acc[t][p]);
     }
     steps += 16;
   }
@@ -311,7 +313,7 @@ void gemm_lut4_int8(const Lut4Weight& w, const void* activations, std::int64_t t
                             .row_scales = w.row_scales + panel * 16,
                             .groups = layout.groups,
                             .x = reinterpret_cast<const std::int8_t*>(base + t * layout.groups * 32),
-                            .sums = reinterpret_cast<const std::int32_t*>(base + layout.sums_at + t * layout.groups * 8),
+                            .sums = reinterpret_cast<const std::int32_t*>(base + layout.sums_at + t * layout.groups * 4),
                             .token_scales = reinterpret_cast<const float*>(base + layout.scales_at) + t,
                             // The first tile fetches ahead of itself, or the next panels when others follow.
                             .ahead = t > t0 ? 0 : t_end - t0 > kTileTokens ? static_cast<std::size_t>(width * layout.groups) * 128 : kLut4PrefetchBytes,

@@ -1,0 +1,320 @@
+#!/usr/bin/env python3
+"""How much 4-bit formats lose: on matrices of random numbers, on the matrices of a model, and on the model's answers.
+
+    accuracy.py weights [--model FOLDER]     relative squared error of weights
+    accuracy.py model FOLDER [options]       KL divergence, perplexity and top-1 agreement on held-out text
+
+Beside the formats of this program stand those of GGUF files, remade here from their public description: Q4_0 (32 weights, FP16 scale),
+Q4_K (256 weights: 8 runs of 32 with 6-bit scales and minima), Q6_K, and the mix Q4_K_M. A row whose length is no multiple of 256 ends in a
+shorter super-block here. Needs numpy alone.
+"""
+import argparse
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+F32 = np.float32
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# ---------------------------------------------------------------- formats of this program, by their rules
+
+
+def round_half_away(x):
+    return np.trunc(x + np.copysign(F32(0.5), x))
+
+
+def symmetric(w, bound, group):
+    """wint8, wint4: one scale a row (group 0, FP32) or a group (FP16)."""
+    x = grouped(w, group or w.shape[1])
+    scale = (np.abs(x).max(-1, keepdims=True) / F32(bound)).astype(F32)
+    q = np.clip(round_half_away(x / np.where(scale == 0, F32(np.inf), scale)), -bound, bound)
+    return ungrouped(q * (scale.astype(np.float16).astype(F32) if group else scale), w.shape)
+
+
+LUT4 = np.array([-64, -52, -40, -31, -23, -16, -10, -5, 0, 6, 12, 18, 25, 32, 41, 55])
+
+
+def wlut4(w):
+    """The rule of docs/formats/wlut4.md."""
+    most = np.abs(w).max(1)
+    exponent = np.clip(np.floor(np.log2(np.where(most == 0, 1, most))), -100, 126)
+    z = grouped((w * 2.0 ** (16 - exponent)[:, None]).astype(F32), 16)
+    step = ((16 + np.arange(128) % 16) * 2.0 ** (np.arange(128) // 16)).astype(F32)
+    largest = np.abs(z).max(-1)
+    base = np.clip(np.searchsorted(step, largest / 64, side="right") - 1, 1, 122)
+    long_sign = np.where(-z.min(-1) >= z.max(-1), 1, -1)
+    bounds = np.floor((LUT4[1:] + LUT4[:-1]) / 2)
+    best = np.full(base.shape, np.inf, F32)
+    out = np.zeros_like(z)
+    for sign, tries in ((long_sign, range(-1, 3)), (-long_sign, range(2, 6))):
+        for d in tries:
+            s = step[base + d]
+            y = np.clip(np.rint(z * (sign / s).astype(F32)[..., None]), -128, 127)
+            q = LUT4[np.searchsorted(bounds, y)]
+            error = ((y - q) ** 2).sum(-1).astype(F32) * (s * s)
+            better = error < best
+            best = np.where(better, error, best)
+            out = np.where(better[..., None], q * (sign * s)[..., None], out)
+    return ungrouped(out, w.shape) * (2.0 ** (exponent - 16)).astype(F32)[:, None]
+
+
+# ---------------------------------------------------------------- formats of GGUF files
+
+
+def grouped(w, group):
+    """[rows, columns] as [rows, groups, group], zeros at the end."""
+    pad = -w.shape[1] % group
+    return np.pad(w, ((0, 0), (0, pad))).reshape(w.shape[0], -1, group)
+
+
+def ungrouped(x, shape):
+    return x.reshape(shape[0], -1)[:, :shape[1]].astype(F32)
+
+
+def half(x):
+    return x.astype(np.float16).astype(F32)
+
+
+def inverse(x):
+    return np.where(x == 0, 0, 1 / np.where(x == 0, 1, x))
+
+
+def q4_0(w):
+    """16 levels of a step; the largest weight of 32, with its sign, is level 0 of -8 .. 7."""
+    x = grouped(w, 32)
+    extreme = np.take_along_axis(x, np.abs(x).argmax(-1)[..., None], -1)
+    step = extreme / -8
+    q = np.clip(np.floor(x * inverse(step) + 8.5), 0, 15) - 8
+    return ungrouped(q * half(step), w.shape)
+
+
+def fit_scale_and_minimum(x, weight):
+    """For runs [..., n]: scale and minimum of 16 levels, the weighted best of 21 widths, each refined by least squares."""
+    low, high = np.minimum(x.min(-1), 0), x.max(-1)
+    width = np.where(high > low, high - low, 1)
+    total, total_x = weight.sum(-1), (weight * x).sum(-1)
+    scale, minimum = width / 15, low
+    q = np.clip(np.rint((x - low[..., None]) / scale[..., None]), 0, 15)
+    best = (weight * (scale[..., None] * q + minimum[..., None] - x) ** 2).sum(-1)
+    for i in range(21):
+        q = np.clip(np.rint((14 + 0.1 * i) / width[..., None] * (x - low[..., None])), 0, 15)
+        sum_q, sum_qq, sum_qx = (weight * q).sum(-1), (weight * q * q).sum(-1), (weight * q * x).sum(-1)
+        determinant = total * sum_qq - sum_q ** 2
+        s = (total * sum_qx - total_x * sum_q) * inverse(determinant)
+        m = (sum_qq * total_x - sum_q * sum_qx) * inverse(determinant)
+        s, m = np.where(m > 0, sum_qx * inverse(sum_qq), s), np.minimum(m, 0)
+        error = (weight * (s[..., None] * q + m[..., None] - x) ** 2).sum(-1)
+        better = (determinant > 0) & (error < best)
+        best, scale, minimum = np.where(better, error, best), np.where(better, s, scale), np.where(better, m, minimum)
+    return np.where(high > low, scale, 0), -minimum
+
+
+def q4_k(w):
+    x = grouped(w, 256)
+    x = x.reshape(*x.shape[:2], 8, 32)
+    weight = np.sqrt((x * x).mean(-1, keepdims=True)) + np.abs(x)
+    scale, minimum = fit_scale_and_minimum(x, weight)
+    top_scale, top_minimum = scale.max(-1, keepdims=True), minimum.max(-1, keepdims=True)
+    d = half(top_scale / 63) * np.minimum(np.rint(63 * scale * inverse(top_scale)), 63)
+    m = half(top_minimum / 63) * np.minimum(np.rint(63 * minimum * inverse(top_minimum)), 63)
+    q = np.clip(np.rint((x + m[..., None]) * inverse(d)[..., None]), 0, 15)
+    return ungrouped(np.where(d[..., None] > 0, d[..., None] * q - m[..., None], 0).reshape(w.shape[0], -1), w.shape)
+
+
+def q6_k(w):
+    x = grouped(w, 256)
+    x = x.reshape(*x.shape[:2], 16, 16)
+    extreme = np.take_along_axis(x, np.abs(x).argmax(-1)[..., None], -1)
+    best, scale = np.full(x.shape[:-1], -1.0), np.zeros(x.shape[:-1])
+    for i in [0] + [i for i in range(-9, 10) if i]:
+        q = np.clip(np.rint(-(32 + 0.1 * i) * inverse(extreme) * x), -32, 31)
+        sum_qx, sum_qq = (x * x * q * x).sum(-1), (x * x * q * q).sum(-1)
+        gain = sum_qx ** 2 * inverse(sum_qq)
+        better = gain > best
+        best, scale = np.where(better, gain, best), np.where(better, sum_qx * inverse(sum_qq), scale)
+    top = np.take_along_axis(scale, np.abs(scale).argmax(-1)[..., None], -1)
+    d = half(top / -128) * np.clip(np.rint(-128 * scale * inverse(top)), -128, 127)
+    q = np.clip(np.rint(x * inverse(d)[..., None]), -32, 31)
+    return ungrouped((d[..., None] * q).reshape(w.shape[0], -1), w.shape)
+
+
+def in_chunks(f):
+    return lambda w: np.concatenate([f(w[i:i + 512]) for i in range(0, len(w), 512)])
+
+
+# name: (bits a weight in long rows, function)
+FORMATS = {
+    "wint4-g128": (4.125, lambda w: symmetric(w, 7, 128)),
+    "wint4-g64": (4.25, lambda w: symmetric(w, 7, 64)),
+    "wint4-g32": (4.5, lambda w: symmetric(w, 7, 32)),
+    "Q4_0": (4.5, q4_0),
+    "Q4_K": (4.5, in_chunks(q4_k)),
+    "wlut4": (4.5, in_chunks(wlut4)),
+}
+PEERS = ("Q4_0", "Q4_K", "Q4_K_M")
+
+# ---------------------------------------------------------------- checkpoints
+
+
+def read_safetensors(path):
+    """name: (dtype, shape, bytes)"""
+    data = pathlib.Path(path).read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:8 + size])
+    header.pop("__metadata__", None)
+    return {name: (t["dtype"], t["shape"], data[8 + size + t["data_offsets"][0]:8 + size + t["data_offsets"][1]]) for name, t in header.items()}
+
+
+def write_safetensors(path, tensors):
+    header, at = {}, 0
+    for name, (dtype, shape, data) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as out:
+        out.write(len(text).to_bytes(8, "little") + text)
+        for _, _, data in tensors.values():
+            out.write(data)
+
+
+def as_floats(tensor):
+    dtype, shape, data = tensor
+    if dtype == "BF16":
+        return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(F32).reshape(shape)
+    return np.frombuffer(data, {"F32": "<f4", "F16": "<f2"}[dtype]).astype(F32).reshape(shape)
+
+
+def read_model(folder):
+    tensors = {}
+    for path in sorted(pathlib.Path(folder).glob("*.safetensors")):
+        tensors.update(read_safetensors(path))
+    return tensors
+
+
+def is_linear(name, shape):
+    return len(shape) == 2 and name.endswith("_proj.weight")
+
+
+def peer_function(peer, name, layers):
+    """Q4_K_M gives the values and down projections of about half of the layers six bits."""
+    if peer != "Q4_K_M":
+        return FORMATS[peer][1]
+    layer = int(name.split(".layers.")[1].split(".")[0])
+    more = layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
+    return in_chunks(q6_k) if more and (".v_proj." in name or ".down_proj." in name) else FORMATS["Q4_K"][1]
+
+
+def write_peer(model, tensors, peer, folder):
+    """The model with its linear weights rounded to the peer's numbers, as FP32. Returns bits a weight."""
+    layers = json.loads((model / "config.json").read_text())["num_hidden_layers"]
+    changed, bits, count = {}, 0.0, 0
+    for name, tensor in tensors.items():
+        if not is_linear(name, tensor[1]):
+            changed[name] = tensor
+            continue
+        function = peer_function(peer, name, layers)
+        w = as_floats(tensor)
+        back = function(w).astype("<f4")
+        six = peer == "Q4_K_M" and function is not FORMATS["Q4_K"][1]
+        bits += w.size * (6.5625 if six else 4.5)
+        count += w.size
+        changed[name] = ("F32", tensor[1], back.tobytes())
+    for path in model.iterdir():
+        if path.suffix in (".json", ".jinja") and not path.name.endswith(".index.json"):
+            shutil.copy(path, folder)
+    write_safetensors(folder / "model.safetensors", changed)
+    return bits / count
+
+
+# ---------------------------------------------------------------- the tables
+
+
+def error_of(w, back):
+    return float(((w - back).astype(np.float64) ** 2).sum() / (w.astype(np.float64) ** 2).sum())
+
+
+def weights(args):
+    random = np.random.default_rng(1)
+    columns = {"Gaussian": random.standard_normal((256, 4096)).astype(F32), "Student t, 5": random.standard_t(5, (256, 4096)).astype(F32)}
+    matrices = {}
+    if args.model:
+        tensors = read_model(args.model)
+        matrices = {name: as_floats(t) for name, t in tensors.items() if is_linear(name, t[1])}
+        if not matrices:
+            sys.exit(f"accuracy.py: no *_proj.weight matrices in {args.model}")
+    head = ["format", "bits", *columns] + ([pathlib.Path(args.model).name] if matrices else [])
+    print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
+    for name, (bits, function) in FORMATS.items():
+        row = [name, f"{bits:.2f}"] + [f"{error_of(w, function(w)):.5f}" for w in columns.values()]
+        if matrices:
+            errors = [error_of(w, function(w)) for w in matrices.values()]
+            row.append(f"{np.mean(errors):.5f}")
+        print("| " + " | ".join(row) + " |", flush=True)
+
+
+def bits_of(name, tensors):
+    """Bits a linear weight of this program's format, padding left out."""
+    total = count = 0
+    for tensor_name, (_, shape, _) in tensors.items():
+        if not is_linear(tensor_name, shape):
+            continue
+        rows, k = shape
+        groups = {"wint4-g128": 128, "wint4-g64": 64, "wint4-g32": 32}
+        scales = -(-k // groups[name]) * 16 if name in groups else -(-k // 16) * 8 + 32 if name == "wlut4" else 0 if name == "bf16" else 32
+        total += rows * (k * {"bf16": 16, "wint8": 8}.get(name, 4) + scales)
+        count += rows * k
+    return total / count
+
+
+def evaluate(args, model, reference, *options):
+    command = [args.binary, "eval", str(model), "--data", args.data, "--windows", str(args.windows), "--reference", str(reference),
+               "--reference-compute", "fp32", "--json", *options]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"accuracy.py: {' '.join(command)}\n{done.stderr}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def model(args):
+    folder = pathlib.Path(args.model)
+    tensors = read_model(folder)
+    print("| format | bits | head | KL | KL p99 | perplexity | top-1 |\n|---|---|---|---|---|---|---|")
+
+    def show(name, bits, head, result):
+        print(f"| {name} | {bits:.2f} | {head} | {result['kl_mean']:.4f} | {result['kl_p99']:.3f} | {result['perplexity']:.2f} | {100 * result['top1']:.1f} % |", flush=True)
+
+    for name in args.formats.split(","):
+        for head in ("bf16", "auto") if name != "bf16" else ("bf16",):
+            show(name, bits_of(name, tensors), head, evaluate(args, folder, folder, "--quantization", name, "--lm-head", head))
+    for peer in PEERS if args.peers else ():
+        with tempfile.TemporaryDirectory() as scratch:
+            bits = write_peer(folder, tensors, peer, pathlib.Path(scratch))
+            show(peer, bits, "bf16", evaluate(args, scratch, folder))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    one = commands.add_parser("weights")
+    one.add_argument("--model", help="also the mean over the linear weights of this checkpoint")
+    one.set_defaults(run=weights)
+    two = commands.add_parser("model")
+    two.add_argument("model")
+    two.add_argument("--binary", default=str(ROOT / "build/release/inflight"))
+    two.add_argument("--data", default=str(ROOT / "tests/text/heldout.txt"))
+    two.add_argument("--windows", type=int, default=40)
+    two.add_argument("--formats", default="bf16,wint8,wlut4,wint4-g32,wint4-g64,wint4-g128,wint4")
+    two.add_argument("--no-peers", dest="peers", action="store_false")
+    two.set_defaults(run=model)
+    args = parser.parse_args()
+    args.run(args)
+
+
+if __name__ == "__main__":
+    main()
