@@ -210,6 +210,12 @@ def peer_function(peer, name, layers):
     return in_chunks(q6_k) if more and (".v_proj." in name or ".down_proj." in name) else FORMATS["Q4_K"][1]
 
 
+def copy_companions(model, folder):
+    for path in model.iterdir():
+        if path.suffix in (".json", ".jinja") and not path.name.endswith(".index.json"):
+            shutil.copy(path, folder)
+
+
 def write_peer(model, tensors, peer, folder):
     """The model with its linear weights rounded to the peer's numbers, as FP32. Returns bits a weight."""
     layers = json.loads((model / "config.json").read_text())["num_hidden_layers"]
@@ -225,9 +231,7 @@ def write_peer(model, tensors, peer, folder):
         bits += w.size * (6.5625 if six else 4.5)
         count += w.size
         changed[name] = ("F32", tensor[1], back.tobytes())
-    for path in model.iterdir():
-        if path.suffix in (".json", ".jinja") and not path.name.endswith(".index.json"):
-            shutil.copy(path, folder)
+    copy_companions(model, folder)
     write_safetensors(folder / "model.safetensors", changed)
     return bits / count
 
@@ -272,6 +276,20 @@ def bits_of(name, tensors):
     return total / count
 
 
+def write_off_grid(model, tensors, folder):
+    """The model with each linear weight moved by up to half a level of 16 in its run of 32: for checkpoints that were quantized once."""
+    random = np.random.default_rng(3)
+    for name, tensor in tensors.items():
+        if is_linear(name, tensor[1]):
+            w = as_floats(tensor)
+            x = grouped(w, 32)
+            step = (x.max(-1, keepdims=True) - x.min(-1, keepdims=True)) / 15
+            moved = ungrouped(x + random.uniform(-0.5, 0.5, x.shape) * step, w.shape)
+            tensors[name] = ("BF16", tensor[1], ((moved.view(np.uint32) + 0x8000) >> 16).astype("<u2").tobytes())
+    copy_companions(model, folder)
+    write_safetensors(folder / "model.safetensors", tensors)
+
+
 def evaluate(args, model, reference, *options):
     command = [args.binary, "eval", str(model), "--data", args.data, "--windows", str(args.windows), "--reference", str(reference),
                "--reference-compute", "fp32", "--json", *options]
@@ -282,8 +300,16 @@ def evaluate(args, model, reference, *options):
 
 
 def model(args):
-    folder = pathlib.Path(args.model)
-    tensors = read_model(folder)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = pathlib.Path(args.model)
+        tensors = read_model(folder)
+        if args.off_grid:
+            write_off_grid(folder, tensors, pathlib.Path(scratch))
+            folder = pathlib.Path(scratch)
+        compare(args, folder, tensors)
+
+
+def compare(args, folder, tensors):
     print("| format | bits | head | KL | KL p99 | perplexity | top-1 |\n|---|---|---|---|---|---|---|")
 
     def show(name, bits, head, result):
@@ -310,6 +336,7 @@ def main():
     two.add_argument("--data", default=str(ROOT / "tests/text/heldout.txt"))
     two.add_argument("--windows", type=int, default=40)
     two.add_argument("--formats", default="bf16,wint8,wlut4,wint4-g32,wint4-g64,wint4-g128,wint4")
+    two.add_argument("--off-grid", action="store_true", help="first move each linear weight at random by up to half a 4-bit level, the reference too")
     two.add_argument("--no-peers", dest="peers", action="store_false")
     two.set_defaults(run=model)
     args = parser.parse_args()
