@@ -166,7 +166,8 @@ template <class Cache, int kHeads, int kUnits, bool kTail, bool kFetch>
 inline void tile_values(const Tile<typename Cache::Stored>& tile, int first_key, int last_key, const Tile<typename Cache::Stored>& ahead, const float (*weights)[kTile], const V* factors, const RowState* states,
                         std::int64_t head_dim, std::int64_t unit, std::int64_t tail) {
   using Stored = typename Cache::Stored;
-  constexpr int kLine = 64 / sizeof(Stored);
+  // The tile ahead is fetched from all its subtiles in turn: a few streams at once are served faster than one.
+  constexpr int kLine = 64 / sizeof(Stored), kLines = (kUnits * kUnit + kLine - 1) / kLine, kStreams = kTile / kSubtile;
   Pair sum[kHeads][kUnits];
   for (int h = 0; h < kHeads; ++h)
     for (int u = 0; u < kUnits; ++u) sum[h][u] = {zero(), zero()};
@@ -174,10 +175,13 @@ inline void tile_values(const Tile<typename Cache::Stored>& tile, int first_key,
     const int begin = first_key > s * kSubtile ? first_key : s * kSubtile;
     const int end = last_key < (s + 1) * kSubtile ? last_key : (s + 1) * kSubtile;
     const std::int64_t start = (begin - s * kSubtile) * head_dim + unit * kUnit;
-    const Stored *row = tile.values[s] + start, *ahead_row = ahead.values[s] + start;
-    for (int key = begin; key < end; ++key, row += head_dim, ahead_row += head_dim) {
+    const Stored* row = tile.values[s] + start;
+    for (int key = begin; key < end; ++key, row += head_dim) {
       if (kFetch)
-        for (int element = 0; element < kUnits * kUnit; element += kLine) fetch(ahead_row + element);
+        for (int i = 0; i < kLines; ++i) {
+          const int line = key * kLines + i, at = line / kStreams;
+          fetch(ahead.values[line % kStreams] + at / kLines * head_dim + unit * kUnit + at % kLines * kLine);
+        }
       for (int u = 0; u < kUnits; ++u) {
         const Pair value = kTail ? Cache::values_first(row, tail) : Cache::values(row + u * kUnit);
         for (int h = 0; h < kHeads; ++h) {
