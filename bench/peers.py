@@ -152,6 +152,9 @@ class Bench:
         if os.path.exists(self.path):      # a partial run adds to what is there
             with open(self.path) as f:
                 old = json.load(f)
+            for key in ("cpu", "threads", "prompt_tokens", "decode_tokens"):
+                if old.get(key) != self.out[key]:
+                    sys.exit(f"peers: {self.path} was measured with {key} {old.get(key)}, this run has {self.out[key]}: give another --output")
             for key in ("peers", "rows", "load"):
                 self.out[key] = old.get(key, self.out[key])
 
@@ -322,7 +325,7 @@ class Bench:
             self.wait_for_quiet()
             a.append(ours())
             b.append(peer())
-        result = {**key, "ours": a, "peer_runs": b, "ratio": {}}
+        result = {**key, "commit": self.out["inflight"]["commit"], "ours": a, "peer_runs": b, "ratio": {}}
         for what in a[0]:
             if what != "others":
                 ratios = [x[what] / y[what] if what != "seconds" else y[what] / x[what] for x, y in zip(a, b)]
@@ -450,7 +453,7 @@ def line_of(r):
 
 
 def table(out):
-    print(f"{out['cpu']}, {out['cpus']} CPUs, {out['threads']} threads, prompt {out['prompt_tokens']}, answer {out['decode_tokens']}; "
+    print(f"{out['cpu']}, {out['cpus']} CPUs, {out['threads']} thread(s), prompt {out['prompt_tokens']}, answer {out['decode_tokens']}; "
           f"inflight {out['inflight'].get('commit', '')} {out['inflight'].get('isa', '')}; tokens per second (load: seconds): ours, theirs, "
           "xRATIO above 1 means inflight is faster (least and largest of the pairs); others: most CPU time that other processes took in a run")
     for r in out["rows"] + out["load"]:
@@ -489,6 +492,8 @@ def main():
         return 0
     bench = Bench(o)
     status = 0
+    signal.signal(signal.SIGINT, signal.default_int_handler)      # shells start background jobs with it ignored
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))     # as Ctrl-C: the child ends too
     try:
         bench.main()
     except KeyboardInterrupt:
