@@ -155,8 +155,8 @@ class Bench:
             for key in ("cpu", "threads", "prompt_tokens", "decode_tokens"):
                 if old.get(key) != self.out[key]:
                     sys.exit(f"peers: {self.path} was measured with {key} {old.get(key)}, this run has {self.out[key]}: give another --output")
-            for key in ("peers", "rows", "load"):
-                self.out[key] = old.get(key, self.out[key])
+            for key in ("inflight", "peers", "rows", "load", "note"):
+                self.out[key] = old.get(key, self.out.get(key))
 
     # --- making the peers ---------------------------------------------------------------------------------------------
 
@@ -409,7 +409,7 @@ class Bench:
         version, _, _ = run([o.inflight, "--version"])
         folder = os.path.dirname(os.path.realpath(o.inflight))
         commit = subprocess.run(["git", "-C", folder, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-        self.out["inflight"] = {"version": version.strip().splitlines()[0], "commit": commit}
+        self.out["inflight"] |= {"version": version.strip().splitlines()[0], "commit": commit}
         self.have = {}
         wanted = [p for p in PEERS if not o.only or p in o.only]
         for name in wanted + (["llama.cpp"] if "llama.cpp" not in wanted and {"ik", "openvino"} & set(wanted) else []):   # it makes their GGUF
@@ -458,6 +458,8 @@ def table(out):
           "xRATIO above 1 means inflight is faster (least and largest of the pairs); others: most CPU time that other processes took in a run")
     for r in out["rows"] + out["load"]:
         print(line_of(r))
+    if out.get("note"):
+        print(f"note: {out['note']}")
     for what, why in out["skipped"].items():
         print(f"skipped: {what}: {why}")
 
