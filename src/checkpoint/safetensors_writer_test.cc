@@ -230,7 +230,7 @@ TEST(OutputFolder, refuses_what_it_would_have_to_overwrite) {
   };
   EXPECT_THAT(problem(folder / "full", Code::kInvalidArgument), AllOf(HasSubstr(folder / "full"), HasSubstr("not empty")));
   EXPECT_THAT(problem(folder / "file", Code::kInvalidArgument), HasSubstr("exists already"));
-  EXPECT_THAT(problem(folder / "stale", Code::kInvalidArgument), HasSubstr("interrupted run"));
+  EXPECT_THAT(problem(folder / "stale", Code::kInvalidArgument), HasSubstr("if none is running, remove that folder"));
   EXPECT_TRUE(fs::exists(folder / "stale.part"));
   EXPECT_THAT(problem(folder / "absent/out", Code::kNotFound), HasSubstr("No such file"));
   for (const char* odd : {"", "/", ".", ".."}) EXPECT_NE(problem(odd, Code::kInvalidArgument), "");
