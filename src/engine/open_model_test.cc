@@ -133,8 +133,8 @@ std::vector<std::string> greedy_cases() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiny, Golden, testing::ValuesIn(golden_cases()),
-                         [](const auto& info) { return label(info.param.folder + "_" + (info.param.quantization.empty() ? "as_stored" : info.param.quantization)); });
-INSTANTIATE_TEST_SUITE_P(Tiny, Greedy, testing::ValuesIn(greedy_cases()), [](const auto& info) { return label(info.param); });
+                         [](const auto& test) { return label(test.param.folder + "_" + (test.param.quantization.empty() ? "as_stored" : test.param.quantization)); });
+INSTANTIATE_TEST_SUITE_P(Tiny, Greedy, testing::ValuesIn(greedy_cases()), [](const auto& test) { return label(test.param); });
 
 TEST(Golden, the_three_families_are_all_covered) {
   std::vector<std::string> seen;

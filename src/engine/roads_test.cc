@@ -216,7 +216,7 @@ std::string label(std::string text) {
 INSTANTIATE_TEST_SUITE_P(Tiny, Roads,
                          testing::Combine(testing::Values("tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-llama-odd"),
                                           testing::Values("bf16", "wint8", "wint4", "wint4-g128", "wint4-g64", "wint4-g32", "wlut4")),
-                         [](const auto& info) { return label(std::get<0>(info.param) + "_" + std::get<1>(info.param)); });
+                         [](const auto& test) { return label(std::get<0>(test.param) + "_" + std::get<1>(test.param)); });
 
 }  // namespace
 }  // namespace inflight::engine

@@ -64,7 +64,7 @@ TEST_P(EveryModel, ranks_together_hold_every_element_and_each_local_row_is_fille
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Registry, EveryModel, testing::ValuesIn(known_architectures()), [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Registry, EveryModel, testing::ValuesIn(known_architectures()), [](const auto& test) { return std::string(test.param); });
 
 TEST(Windows, follow_the_reference_rule) {
   // A window is off unless use_sliding_window; then layers from max_window_layers on, or those that layer_types names.

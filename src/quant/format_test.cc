@@ -154,8 +154,8 @@ INSTANTIATE_TEST_SUITE_P(All, EveryFormat, testing::ValuesIn([] {
                            all.push_back(&f32_format());
                            return all;
                          }()),
-                         [](const auto& info) {
-                           std::string name(info.param->name);
+                         [](const auto& test) {
+                           std::string name(test.param->name);
                            std::ranges::replace(name, '-', '_');
                            return name;
                          });
