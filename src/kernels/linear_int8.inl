@@ -234,7 +234,8 @@ template <int kBits>
 void gemm_blocks(DotTile tile, const DotPlace& at, std::int64_t panel_begin, std::int64_t panel_end) {
   const std::int64_t unit = at.w.group > 0 ? at.w.group : 8;
   const std::int64_t step = at.w.inputs <= kInputBlock * 3 / 2 ? at.w.inputs : (kInputBlock + unit - 1) / unit * unit;
-  const std::int64_t panel_step = tile.channel && step < at.w.inputs ? kSumPanels : panel_end - panel_begin;
+  const bool split = tile.channel && step < at.w.inputs;  // only then do integer sums wait in `kept` between blocks of K
+  const std::int64_t panel_step = split ? kSumPanels : panel_end - panel_begin;
   alignas(64) std::int32_t kept[kSumPanels * kTokenBlock * 32];
   for (std::int64_t t0 = 0; t0 < at.tokens; t0 += kTokenBlock) {
     const std::int64_t t_end = t0 + kTokenBlock < at.tokens ? t0 + kTokenBlock : at.tokens;
@@ -250,7 +251,7 @@ void gemm_blocks(DotTile tile, const DotPlace& at, std::int64_t panel_begin, std
           for (std::int64_t t = t0; t < t_end; t += kTileTokens) {
             const std::int64_t ahead = (t - t0) / kTileTokens;
             tile.prefetch[0] = tile.prefetch[1] = ahead < width ? static_cast<std::size_t>(width + ahead) * tile.panel_bytes : 0;
-            tile.kept = kept + ((panel - p0) * kTokenBlock + t - t0) * 32;
+            tile.kept = split ? kept + ((panel - p0) * kTokenBlock + t - t0) * 32 : kept;
             dot_panels<kBits>(tile, at, t, k, panel, width);
           }
           panel += width;
