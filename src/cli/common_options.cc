@@ -29,6 +29,8 @@ void add_model_arguments(CLI::App& app, ModelArguments& arguments, bool model_re
   if (model_required) model->required();
   const std::string load = "Loading";
   app.add_option("--quantization", engine.quantization, quantization_help())->group(load);
+  app.add_option("--quantization-override", engine.quantization_overrides, fmt::format("PATTERN=FORMAT for the weights whose names match, e.g. '{}'; may be repeated, the last that matches wins", quant::kOverrideExample))
+      ->type_name("TEXT")->expected(1)->take_all()->group(load);
   app.add_option("--lm-head", engine.lm_head, "Format of the output head: auto, bf16, wint8, ... (auto: wint8 with a wint format, else as stored)")->capture_default_str()->group(load);
   app.add_option("--load-choices", engine.load_choices, "default_v1: stream and quantize in flight; default: all of it in memory, then quantize")->capture_default_str()->group(load);
   app.add_option("--tensor-parallel-size", arguments.tensor_parallel_size, "Ranks that share each matrix (only 1 so far)")->capture_default_str()->group(load);
@@ -52,8 +54,7 @@ Result<void> check_choice(std::string_view flag, std::string_view value, const s
 
 Result<void> check(const ModelArguments& arguments) {
   const engine::EngineOptions& engine = arguments.engine;
-  if (engine.quantization.starts_with('{')) return fail(Code::kUnsupported, "--quantization as JSON (mix_quant) is not supported yet; give the name of one format");
-  TRY(quant::make_policy(engine.quantization, engine.lm_head));
+  TRY(quant::make_policy(engine.quantization, engine.lm_head, engine.quantization_overrides));
   TRY(check_choice("--load-choices", engine.load_choices, {"default_v1", "default"}));
   TRY(check_choice("--compute", engine.compute, {"auto", "fp32", "bf16", "int8"}));
   TRY(check_choice("--kv-cache-dtype", engine.kv_cache_dtype, {"auto", "bf16", "fp32"}));

@@ -1,21 +1,26 @@
 #include "cli/traffic.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "nn/attention.h"
 
 namespace inflight::cli {
 
 std::int64_t decode_bytes(const engine::OpenedModel& opened, std::int64_t batch) {
-  std::int64_t bytes = 0;
+  std::int64_t bytes = 0, expert_bytes = 0;
   const quant::Matrix* lookup = nullptr;  // the head serves as the table when it is tied
   for (std::size_t i = 0; i < opened.table.rows.size(); ++i) {
     const params::Role role = opened.table.rows[i].role;
     if (role == params::Role::kVector) continue;
     const quant::Matrix& matrix = opened.store.matrix(i);
-    if (role != params::Role::kEmbedding) bytes += matrix.bytes();
+    if (role == params::Role::kExpert) expert_bytes += matrix.bytes();
+    else if (role != params::Role::kEmbedding) bytes += matrix.bytes();
     if (role == params::Role::kEmbedding || (role == params::Role::kHead && !lookup)) lookup = &matrix;
   }
+  // A step of `batch` tokens touches each expert with this probability, if routing is even; exactly top_k of them for one token.
+  const models::ModelInfo& info = opened.model->info();
+  if (info.experts > 0) bytes += static_cast<std::int64_t>(static_cast<double>(expert_bytes) * (1 - std::pow(1 - static_cast<double>(info.experts_per_token) / static_cast<double>(info.experts), batch)));
   if (lookup) bytes += batch * lookup->bytes() / std::max<std::int64_t>(1, lookup->panels() * kernels::kPanelRows);
   return bytes;
 }
@@ -30,10 +35,11 @@ std::vector<Work> prefill_work(const engine::OpenedModel& opened, std::int64_t t
   const auto count = static_cast<double>(tokens);
   for (std::size_t i = 0; i < opened.table.rows.size(); ++i) {
     const params::Role role = opened.table.rows[i].role;
-    if (role != params::Role::kLinear && role != params::Role::kHead) continue;
+    if (role == params::Role::kVector || role == params::Role::kEmbedding) continue;
     const quant::Matrix& matrix = opened.store.matrix(i);
-    const double rows = role == params::Role::kHead ? 1 : count;
-    add(opened.runtime->compute.prefill(*matrix.format), 2 * rows * static_cast<double>(matrix.inputs) * static_cast<double>(matrix.outputs));
+    const double chosen = role == params::Role::kExpert ? static_cast<double>(opened.model->info().experts_per_token) / static_cast<double>(opened.model->info().experts) : 1;
+    const double rows = role == params::Role::kHead ? 1 : count * chosen;
+    add(role == params::Role::kRouter ? quant::Arithmetic::kFp32 : opened.runtime->compute.prefill(*matrix.format), 2 * rows * static_cast<double>(matrix.inputs) * static_cast<double>(matrix.outputs));
   }
   const models::ModelInfo& info = opened.model->info();
   add(nn::Attention::prefill_arithmetic(*opened.runtime, cache), 4.0 * static_cast<double>(info.layers * info.heads * info.head_dim) * count * (count + 1) / 2);

@@ -23,6 +23,7 @@ Result<bool> has_redundant_head(const Checkpoint& checkpoint, const JsonView& co
   if (!TRY(config.boolean_or("tie_word_embeddings", false))) return false;
   const Tensor* head = checkpoint.find(models::kHeadTensor);
   const Tensor* table = checkpoint.find(models::kEmbeddingTensor);
+  if (!table) table = checkpoint.find(models::kPaddleEmbeddingTensor);
   if (!head || !table || head->info.shape != table->info.shape || head->info.dtype != table->info.dtype) return false;
   constexpr std::int64_t kPiece = 4 << 20;
   std::vector<char> a(kPiece), b(kPiece);
@@ -36,13 +37,18 @@ Result<bool> has_redundant_head(const Checkpoint& checkpoint, const JsonView& co
 }
 
 // A converted folder keeps its formats: asking for others, "bf16" included, is refused rather than ignored.
-Result<void> check_stored(const Checkpoint& checkpoint, const JsonView& config, const quant::FormatPolicy& policy, const EngineOptions& options) {
+quant::FormatPolicy policy_with_head(quant::FormatPolicy policy, const quant::Format* head) {
+  policy.head = head;
+  return policy;
+}
+
+Result<void> check_stored(const Checkpoint& checkpoint, const JsonView& config, const params::ParamTable& table, const quant::FormatPolicy& policy, const EngineOptions& options) {
   const auto stored = TRY(loader::stored_policy(config));
   if (!stored) return {};
   const auto name = [](const quant::Format* format) { return format ? format->name : std::string_view("bf16"); };
-  if (!options.quantization.empty() && policy.linear != stored->linear)
-    return fail(Code::kInvalidArgument, "{} holds weights already quantized as {}; leave out --quantization {} or start from the original checkpoint", checkpoint.folder(),
-                name(stored->linear), options.quantization);
+  if ((!options.quantization.empty() || !options.quantization_overrides.empty()) && !policy.agrees(policy_with_head(*stored, policy.head), table))
+    return fail(Code::kInvalidArgument, "{} holds weights already quantized as {}; leave out --quantization {}{} or start from the original checkpoint", checkpoint.folder(),
+                name(stored->linear), options.quantization, options.quantization_overrides.empty() ? "" : " and --quantization-override");
   if (options.lm_head != "auto" && policy.head != stored->head)
     return fail(Code::kInvalidArgument, "{} holds its output head as {}; leave out --lm-head {} or start from the original checkpoint", checkpoint.folder(), name(stored->head),
                 options.lm_head);
@@ -61,11 +67,12 @@ struct Prepared {
 Result<Prepared> prepare(const std::string& folder, const EngineOptions& options, params::ParamTable& table, const quant::ParamStore* store) {
   Checkpoint checkpoint = TRY(Checkpoint::open(folder));
   const JsonView config{&checkpoint.config(), checkpoint.config_path()};
-  const quant::FormatPolicy policy = TRY(quant::make_policy(options.quantization, options.lm_head));
-  TRY(check_stored(checkpoint, config, policy, options));
+  const quant::FormatPolicy policy = TRY(quant::make_policy(options.quantization, options.lm_head, options.quantization_overrides));
   const bool redundant_head = TRY(has_redundant_head(checkpoint, config));
-  const nn::Declarations declarations{&table, store, [&](std::string_view name) { return (!redundant_head || name != models::kHeadTensor) && checkpoint.find(name); }};
+  const nn::Declarations declarations{&table, store, [&](std::string_view name) { return (!redundant_head || name != models::kHeadTensor) && checkpoint.find(name); },
+                                      [&](std::string_view name) { return checkpoint.find(name)->info.shape; }};
   auto model = TRY(models::build_model(config, declarations));
+  TRY(check_stored(checkpoint, config, table, policy, options));
   if (redundant_head) table.ignored.push_back({std::string(models::kHeadTensor), "equal to the embedding table that it is tied to"});
   const kernels::Kernels* chosen = TRY(kernels::choose());
   if (options.threads < 0 || options.threads > 1024) return fail(Code::kInvalidArgument, "--threads {}: must be 1 to 1024, or 0 for all usable CPUs", options.threads);

@@ -3,11 +3,13 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace inflight::engine {
 
 struct EngineOptions {
-  std::string quantization;                 // "" : as stored; else bf16, wint8, wint4, wint4-g128, ...
+  std::string quantization;                 // "" : as stored; else bf16, wint8, wint4, wint4-g128, ... or a mix_quant JSON object
+  std::vector<std::string> quantization_overrides;  // "pattern=format" each, the last that matches a weight's name wins
   std::string lm_head = "auto";             // auto, bf16, wint8, ...
   std::string load_choices = "default_v1";  // default_v1 (stream and quantize in flight) or default (all of it in memory, then quantize)
   std::string compute = "auto";             // auto, fp32, bf16, int8

@@ -140,9 +140,12 @@ struct VectorKernels {
   // y[i] = x[i] * (1 / sqrt(mean(x^2) + eps)) * weight[i]; the sum in a fixed order. y may be x.
   void (*rms_norm)(const float* x, const float* weight, std::int64_t n, float eps, float* y);
   void (*add)(float* y, const float* x, std::int64_t n);                                      // y += x
+  void (*add_scaled)(float* y, const float* x, float factor, std::int64_t n);                 // y = fma(factor, x, y)
   void (*silu_mul)(const float* gate, const float* up, std::int64_t n, float* y);             // y = gate / (1 + exp(-gate)) * up; y may be gate
   // Rotary embedding in place on `heads` heads of D floats: with h = rotary_dim / 2, (x[i], x[i + h]) <- (x[i] cos[i] - x[i + h] sin[i], x[i + h] cos[i] + x[i] sin[i]).
   void (*rope_half)(float* x, std::int64_t heads, std::int64_t head_dim, std::int64_t rotary_dim, const float* cos, const float* sin);
+  // The same on neighbours: (x[2i], x[2i + 1]) <- (x[2i] cos[i] - x[2i + 1] sin[i], x[2i + 1] cos[i] + x[2i] sin[i]), 2i < rotary_dim.
+  void (*rope_pairs)(float* x, std::int64_t heads, std::int64_t head_dim, std::int64_t rotary_dim, const float* cos, const float* sin);
   void (*to_bf16)(const float* x, std::int64_t n, std::uint16_t* y);                          // nearest even
   void (*round_bf16)(const float* x, std::int64_t n, float* y);                               // to BF16 and back; y may be x
   // Writes one token's key and value [D] into `slot` of one block of one KV head.

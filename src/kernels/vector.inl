@@ -41,6 +41,13 @@ void add(float* y, const float* x, std::int64_t n) {
       [&](std::int64_t i, std::int64_t count) { store_first(y + i, add(load_first(y + i, count), load_first(x + i, count)), count); });
 }
 
+void add_scaled(float* y, const float* x, float factor, std::int64_t n) {
+  const V a = set1(factor);
+  over(
+      n, [&](std::int64_t i) { store(y + i, fma(a, load(x + i), load(y + i))); },
+      [&](std::int64_t i, std::int64_t count) { store_first(y + i, fma(a, load_first(x + i, count), load_first(y + i, count)), count); });
+}
+
 inline V silu(V gate) { return div(gate, add(set1(1), exp(sub(zero(), gate)))); }
 
 void silu_mul(const float* gate, const float* up, std::int64_t n, float* y) {
@@ -66,6 +73,16 @@ void rope_half(float* x, std::int64_t heads, std::int64_t head_dim, std::int64_t
           store_first(y + i, fma(low, s, mul(high, c)), count);
         });
   }
+}
+
+// A loop that compilers turn into shuffles: a head has few pairs, and the product before it takes far longer.
+void rope_pairs(float* x, std::int64_t heads, std::int64_t head_dim, std::int64_t rotary_dim, const float* cos, const float* sin) {
+  for (std::int64_t head = 0; head < heads; ++head, x += head_dim)
+    for (std::int64_t i = 0; i < rotary_dim / 2; ++i) {
+      const float first = x[2 * i], second = x[2 * i + 1];
+      x[2 * i] = first * cos[i] - second * sin[i];
+      x[2 * i + 1] = second * cos[i] + first * sin[i];
+    }
 }
 
 void to_bf16(const float* x, std::int64_t n, std::uint16_t* y) {

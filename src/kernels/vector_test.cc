@@ -208,6 +208,38 @@ TEST_F(Vector, RopeRotatesHalvesAndLeavesTheRest) {
   }
 }
 
+TEST_F(Vector, RopeOfNeighboursRotatesPairByPairAndLeavesTheRest) {
+  for (const std::int64_t head_dim : {2, 6, 16, 64, 128})
+    for (std::int64_t rotary = 2; rotary <= head_dim; rotary += 2) {
+      const std::int64_t heads = 3, half = rotary / 2;
+      const std::vector<float> cosines = random(half), sines = random(half), source = random(heads * head_dim);
+      Guarded<float> x(heads * head_dim, 1, kGuard);
+      std::copy(source.begin(), source.end(), x.data());
+      kernels_->rope_pairs(x.data(), heads, head_dim, rotary, cosines.data(), sines.data());
+      for (std::int64_t i = 0; i < heads * head_dim; ++i) {
+        const std::int64_t d = i % head_dim;
+        if (d >= rotary) {
+          EXPECT_EQ(x.data()[i], source[i]);
+          continue;
+        }
+        const double own = source[i], other = source[d % 2 ? i - 1 : i + 1], c = cosines[d / 2], s = sines[d / 2];
+        EXPECT_NEAR(x.data()[i], d % 2 ? own * c + other * s : own * c - other * s, 0x1p-23 * (std::fabs(own * c) + std::fabs(other * s))) << head_dim << " " << rotary << " " << i;
+      }
+      EXPECT_TRUE(x.intact());
+    }
+}
+
+TEST_F(Vector, AddScaledIsOneFmaEach) {
+  for (std::int64_t n = 0; n < 70; ++n) {
+    const std::vector<float> x = random(n), before = random(n);
+    Guarded<float> y(n, 1, kGuard);
+    std::copy(before.begin(), before.end(), y.data());
+    kernels_->add_scaled(y.data(), x.data(), 0.37f, n);
+    for (std::int64_t i = 0; i < n; ++i) EXPECT_EQ(y.data()[i], std::fma(0.37f, x[i], before[i])) << n << " " << i;
+    EXPECT_TRUE(y.intact());
+  }
+}
+
 // Nearest of the two BF16 neighbours by distance, the even one when they are as near; infinity stands for 2^128.
 std::uint16_t nearest_bf16(float x) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);

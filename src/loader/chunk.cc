@@ -6,9 +6,18 @@ namespace inflight::loader {
 
 using checkpoint::TensorInfo;
 
-std::int64_t file_row_bytes(const TensorInfo& tensor) {
-  if (tensor.shape.size() < 2 || tensor.shape[0] == 0) return tensor.bytes();  // vectors and scalars are one row
-  return tensor.bytes() / tensor.shape[0];
+std::int64_t file_columns(const TensorInfo& tensor) {
+  if (tensor.shape.size() >= 2) return tensor.shape.back();
+  return tensor.shape.empty() ? 1 : tensor.shape[0];
+}
+
+std::int64_t file_row_bytes(const TensorInfo& tensor) { return file_columns(tensor) * dtype_bits(tensor.dtype) / 8; }
+
+std::int64_t chunk_buffer_bytes(const TensorInfo& tensor, const Route& route, const Chunk& chunk) {
+  if (!route.transposed) return (route.matrix ? chunk.rows : 1) * file_row_bytes(tensor);
+  // The tile as it lies in the file, and one panel of it with inputs along the rows.
+  const std::int64_t inputs = route.slice.col_end - route.slice.col_begin;
+  return (chunk.rows + quant::kPanelRows) * inputs * dtype_bits(tensor.dtype) / 8;
 }
 
 std::vector<Chunk> cut_chunks(const checkpoint::Checkpoint& checkpoint, const LoadPlan& plan, const std::vector<std::int64_t>& chunk_bytes) {
@@ -16,18 +25,19 @@ std::vector<Chunk> cut_chunks(const checkpoint::Checkpoint& checkpoint, const Lo
   for (std::size_t r = 0; r < plan.routes.size(); ++r) {
     const Route& route = plan.routes[r];
     const checkpoint::Tensor& tensor = checkpoint.tensors()[static_cast<std::size_t>(route.tensor)];
-    if (tensor.info.shape.size() < 2) {
+    if (!route.matrix) {
       chunks.push_back({r, 0, 1});
       continue;
     }
     const std::int64_t panel = quant::kPanelRows;
-    const std::int64_t fitting = chunk_bytes[static_cast<std::size_t>(tensor.shard)] / std::max<std::int64_t>(file_row_bytes(tensor.info), 1);
-    const std::int64_t step = std::max<std::int64_t>(fitting / panel * panel, panel);
-    for (std::int64_t row = route.slice.row_begin; row < route.slice.row_end;) {
-      const std::int64_t local = route.slice.local_row + row - route.slice.row_begin;
-      const std::int64_t rows = std::min(step - local % panel, route.slice.row_end - row);  // later chunks start on a panel
-      chunks.push_back({r, row, rows});
-      row += rows;
+    const std::int64_t bytes = route.transposed ? kTransposedTileBytes : chunk_bytes[static_cast<std::size_t>(tensor.shard)];
+    const std::int64_t row = route.transposed ? (route.slice.col_end - route.slice.col_begin) * dtype_bits(tensor.info.dtype) / 8 : file_row_bytes(tensor.info);
+    const std::int64_t step = std::max<std::int64_t>(bytes / std::max<std::int64_t>(row, 1) / panel * panel, panel);
+    for (std::int64_t at = route.slice.row_begin; at < route.slice.row_end;) {
+      const std::int64_t local = route.slice.local_row + at - route.slice.row_begin;
+      const std::int64_t rows = std::min(step - local % panel, route.slice.row_end - at);  // later chunks start on a panel
+      chunks.push_back({r, at, rows});
+      at += rows;
     }
   }
   return chunks;
@@ -38,7 +48,9 @@ std::int64_t staging_bytes(const checkpoint::Checkpoint& checkpoint, const LoadP
   std::int64_t scales = 0;
   for (const Route& route : plan.routes) {
     const TensorInfo& tensor = checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].info;
-    largest = std::max(largest, std::min(tensor.bytes(), file_row_bytes(tensor) * quant::kPanelRows));
+    const std::int64_t row = route.transposed ? (route.slice.col_end - route.slice.col_begin) * dtype_bits(tensor.dtype) / 8 : file_row_bytes(tensor);
+    const std::int64_t panel = row * quant::kPanelRows;
+    largest = std::max(largest, route.transposed ? std::min(std::max(kTransposedTileBytes, panel), row * (route.slice.row_end - route.slice.row_begin)) + panel : std::min(tensor.bytes(), panel));
     const quant::Slot& slot = plan.params.slots[route.param];
     if (slot.format && slot.format->group != 0) scales = std::max(scales, slot.bytes.scales * 2);
   }

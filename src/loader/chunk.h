@@ -12,10 +12,12 @@ namespace inflight::loader {
 // device sees long requests.
 inline constexpr std::int64_t kCachedChunkBytes = 512 << 10;
 inline constexpr std::int64_t kDirectChunkBytes = 4 << 20;
+// Transposed tensors are read in tiles of whole inputs by as many outputs as fit: wide enough that a row of the tile is a long read.
+inline constexpr std::int64_t kTransposedTileBytes = 16 << 20;
 
 struct Chunk {
   std::size_t route = 0;           // index into LoadPlan::routes
-  std::int64_t row = 0;            // first row of the tensor
+  std::int64_t row = 0;            // first output (a row of the tensor; a column where the route is transposed)
   std::int64_t rows = 0;           // for vectors and whole tensors: all elements in one chunk
 };
 
@@ -23,8 +25,12 @@ struct Chunk {
 // chunk_bytes[shard]: how large a chunk of that shard should be.
 std::vector<Chunk> cut_chunks(const checkpoint::Checkpoint& checkpoint, const LoadPlan& plan, const std::vector<std::int64_t>& chunk_bytes);
 
-// Bytes of one row of a route's tensor as it lies in the file, and of the part that is read.
+// A tensor seen as a matrix: the last dimension is a row of the file, the others are folded.
+std::int64_t file_columns(const checkpoint::TensorInfo& tensor);   // elements of a row; of all, for vectors and scalars
 std::int64_t file_row_bytes(const checkpoint::TensorInfo& tensor);
+
+// Bytes of the buffer that one chunk is read into, without alignment.
+std::int64_t chunk_buffer_bytes(const checkpoint::TensorInfo& tensor, const Route& route, const Chunk& chunk);
 
 // Temporary memory at most: one buffer a thread, and the FP32 group scales of the parameters that are open at once.
 std::int64_t staging_bytes(const checkpoint::Checkpoint& checkpoint, const LoadPlan& plan, int threads);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <filesystem>
+#include <map>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -70,41 +71,81 @@ Result<void> write_tensor(const Output& output, const quant::ParamStore& store, 
   return {};
 }
 
+// The format that most rows of a role have, nullptr where there are none, and the rows that have another.
+struct RoleFormats {
+  const quant::Format* common = nullptr;
+  std::vector<std::size_t> others;
+};
+
+RoleFormats formats_of(Role role, const params::ParamTable& table, const quant::ParamStore& store) {
+  std::map<const quant::Format*, std::int64_t> counts;
+  RoleFormats result;
+  for (std::size_t i = 0; i < table.rows.size(); ++i)
+    if (table.rows[i].role == role) ++counts[store.matrix(i).format];
+  for (const auto& [format, count] : counts)
+    if (!result.common || count > counts[result.common]) result.common = format;
+  for (std::size_t i = 0; i < table.rows.size(); ++i)
+    if (table.rows[i].role == role && store.matrix(i).format != result.common) result.others.push_back(i);
+  return result;
+}
+
+// How readers of the field's own form are told of a format.
+Json config_group(const quant::Format& format, Json targets) {
+  if (format.codes == quant::Codes::kLut4) return {{"targets", std::move(targets)}, {"format", format.name}};  // no form that others have
+  const bool packed = format.codes == quant::Codes::kU4;
+  Json weights = {{"num_bits", packed ? 4 : 8}, {"type", "int"}, {"symmetric", true}, {"dynamic", false}, {"strategy", format.group ? "group" : "channel"},
+                  {"group_size", format.group ? Json(format.group) : Json(nullptr)}, {"actorder", nullptr}, {"observer", "minmax"}};
+  return {{"targets", std::move(targets)}, {"weights", std::move(weights)}, {"input_activations", nullptr}, {"output_activations", nullptr},
+          {"format", packed ? "pack-quantized" : "int-quantized"}};
+}
+
 // The quantization_config: the field's own form for other readers, and our block, which is what we read back.
 Json describe(const params::ParamTable& table, const quant::ParamStore& store) {
-  const quant::Format* linear = nullptr;
-  const quant::Format* head = nullptr;
+  const RoleFormats linear = formats_of(Role::kLinear, table, store), expert = formats_of(Role::kExpert, table, store), head = formats_of(Role::kHead, table, store);
+  bool wide_scales = false, any_quantized = false, own = false, transposed = false;
   std::string head_name;
-  bool wide_scales = false;
   for (std::size_t i = 0; i < table.rows.size(); ++i) {
-    if (table.rows[i].role == Role::kLinear) linear = store.matrix(i).format;
-    if (table.rows[i].role == Role::kHead) {
-      head = store.matrix(i).format;
-      head_name = table.rows[i].piece_base(0);
-    }
-    if (table.rows[i].role != Role::kVector) wide_scales |= store.matrix(i).wide_scales.bytes() != 0;
+    const ParamSpec& row = table.rows[i];
+    transposed |= row.transposed;
+    if (row.role == Role::kVector) continue;
+    const quant::Matrix& matrix = store.matrix(i);
+    wide_scales |= matrix.wide_scales.bytes() != 0;
+    any_quantized |= matrix.format->quantized();
+    own |= matrix.format->codes == quant::Codes::kLut4;
+    if (row.role == Role::kHead) head_name = row.piece_base(0);
   }
-  const bool linear_quantized = linear && linear->quantized(), head_quantized = head && head->quantized();
-  if (!linear_quantized && !head_quantized) return nullptr;
-  const auto group_of = [](const quant::Format& format, std::string_view target) {
-    if (format.codes == quant::Codes::kLut4) return Json{{"targets", Json::array({target})}, {"format", format.name}};  // no form that others have
-    const bool packed = format.codes == quant::Codes::kU4;
-    Json weights = {{"num_bits", packed ? 4 : 8}, {"type", "int"}, {"symmetric", true}, {"dynamic", false}, {"strategy", format.group ? "group" : "channel"},
-                    {"group_size", format.group ? Json(format.group) : Json(nullptr)}, {"actorder", nullptr}, {"observer", "minmax"}};
-    return Json{{"targets", Json::array({target})}, {"weights", std::move(weights)}, {"input_activations", nullptr}, {"output_activations", nullptr},
-                {"format", packed ? "pack-quantized" : "int-quantized"}};
+  if (!any_quantized && !transposed) return nullptr;  // tensors written [outputs, inputs] where config.json alone would say otherwise need the block too
+
+  const auto name = [](const quant::Format* format) { return format && format->quantized() ? format->name : std::string_view("bf16"); };
+  Json block = {{"version", 1}, {"linear", name(linear.common)}, {"lm_head", name(head.common)}, {"scales", wide_scales ? "fp32 where fp16 would lose them" : "as the formats say"}};
+  if (expert.common && expert.common != linear.common) block["experts"] = name(expert.common);
+  Json groups = Json::object(), ignored = Json::array();
+  const auto add_group = [&](const quant::Format* format, Json targets) {
+    if (!format) return;
+    if (format->quantized()) groups[fmt::format("group_{}", groups.size())] = config_group(*format, std::move(targets));
+    else
+      for (const Json& target : targets) ignored.push_back(target);
   };
-  Json groups = Json::object();
-  if (linear_quantized) groups["group_0"] = group_of(*linear, "Linear");
-  if (head_quantized) groups["group_1"] = group_of(*head, head_name);
-  const quant::Format& main = linear_quantized ? *linear : *head;
-  const bool own = (linear && linear->codes == quant::Codes::kLut4) || (head && head->codes == quant::Codes::kLut4);
+  std::map<const quant::Format*, Json> exceptions;
+  for (const std::vector<std::size_t>& others : {linear.others, expert.others})
+    for (const std::size_t i : others) {
+      const ParamSpec& row = table.rows[i];
+      block["overrides"][row.scope.empty() ? row.name : row.scope + "." + row.name] = name(store.matrix(i).format);
+      for (std::size_t piece = 0; piece < row.pieces.size(); ++piece) exceptions[store.matrix(i).format].push_back(row.piece_base(piece));
+    }
+  for (auto& [format, targets] : exceptions) add_group(format, std::move(targets));  // names before kinds: the first group that fits is taken
+  if (!head_name.empty()) add_group(head.common, Json::array({head_name}));
+  if (block.contains("experts")) add_group(expert.common, Json::array({R"(re:.*\.experts\..*)"}));
+  add_group(linear.common ? linear.common : expert.common, Json::array({"Linear"}));
+  if (block.contains("experts") || block.contains("overrides")) block["version"] = 2;
+  const quant::Format* main = linear.common && linear.common->quantized() ? linear.common : head.common;
+  const bool uniform = !own && groups.size() <= 2 && main && main->quantized();
   return {{"quant_method", own ? "inflight" : "compressed-tensors"},
-          {"format", own ? "mixed-precision" : main.codes == quant::Codes::kU4 ? "pack-quantized" : "int-quantized"},
+          {"format", !uniform ? "mixed-precision" : main->codes == quant::Codes::kU4 ? "pack-quantized" : "int-quantized"},
           {"quantization_status", "compressed"},
           {"config_groups", std::move(groups)},
-          {"ignore", head_quantized ? Json::array() : Json::array({head_name})},
-          {"inflight", {{"version", 1}, {"linear", linear->name}, {"lm_head", head_quantized ? head->name : "bf16"}, {"scales", wide_scales ? "fp32 where fp16 would lose them" : "as the formats say"}}}};
+          {"ignore", std::move(ignored)},
+          {"inflight", std::move(block)}};
 }
 
 // Files that belong to a model besides weights and configuration: tokenizer, template, generation defaults, licence.

@@ -1,12 +1,12 @@
 #include "loader/plan.h"
 
 #include <fmt/ranges.h>
+#include <fnmatch.h>
 
 #include <algorithm>
 #include <unordered_map>
 
 #include "loader/chunk.h"
-#include "quant/integer_formats.h"
 
 namespace inflight::loader {
 namespace {
@@ -43,26 +43,34 @@ std::vector<Need> needs_of(const params::ParamTable& table, const std::optional<
   std::vector<Need> needs;
   for (std::size_t i = 0; i < table.rows.size(); ++i) {
     const ParamSpec& row = table.rows[i];
-    const quant::Format* format = !stored ? nullptr : row.role == Role::kLinear ? stored->linear : row.role == Role::kHead ? stored->head : nullptr;
+    const quant::Format* format = stored ? stored->of(row) : nullptr;
     for (std::size_t p = 0; p < row.pieces.size(); ++p) {
-      const std::int64_t rows = row.pieces[p].rows;
-      if (row.role == Role::kVector) {
-        needs.push_back({row.piece_name(p), i, p, -1, kFloatTypes, {rows}});
-      } else if (!format || !format->quantized()) {
-        needs.push_back({row.piece_name(p), i, p, -1, kFloatTypes, {rows, row.inputs}});
-      } else {
-        const auto narrow = format->stored(rows, row.inputs, format->group, false), wide = format->stored(rows, row.inputs, format->group, true);
+      const params::Piece& piece = row.pieces[p];
+      if (format && format->quantized()) {
+        const auto narrow = format->stored(piece.rows, row.inputs, format->group, false), wide = format->stored(piece.rows, row.inputs, format->group, true);
         for (std::size_t t = 0; t < narrow.size(); ++t)
           needs.push_back({row.piece_base(p) + "." + narrow[t].suffix, i, p, static_cast<int>(t), {narrow[t].dtype, wide[t].dtype}, narrow[t].shape});
+      } else {
+        std::vector<std::int64_t> shape = {piece.rows, row.inputs};
+        if (!piece.source.tensor.empty()) shape = piece.source.shape;
+        else if (row.role == Role::kVector) shape = {piece.rows};
+        else if (row.transposed) shape = {row.inputs, piece.rows};
+        needs.push_back({row.piece_name(p), i, p, -1, kFloatTypes, std::move(shape)});
       }
     }
   }
   return needs;
 }
 
+// A vector may be stored as [1, n].
+bool fits(const Tensor& tensor, const Need& need) {
+  const auto& shape = tensor.info.shape;
+  return shape == need.shape || (need.shape.size() == 1 && shape.size() == 2 && shape[0] == 1 && shape[1] == need.shape[0]);
+}
+
 Result<void> check_fit(const Checkpoint& checkpoint, const Tensor& tensor, const Need& need, const ParamSpec& row) {
   const std::string& file = checkpoint.shards()[static_cast<std::size_t>(tensor.shard)].path();
-  if (tensor.info.shape != need.shape)
+  if (!fits(tensor, need))
     return fail(Code::kCorrupt,
                 "cannot load \"{}\"\n  from {}, bytes [{}, {})\n  shape {} {}, but the model needs {} (for {})\n  hint: config.json and weights disagree; is this checkpoint complete and its own?",
                 need.name, file, tensor.info.begin, tensor.info.end, shape_text(tensor.info.shape), dtype_name(tensor.info.dtype), shape_text(need.shape), row.full_name());
@@ -73,6 +81,38 @@ Result<void> check_fit(const Checkpoint& checkpoint, const Tensor& tensor, const
     return fail(Code::kUnsupported, "cannot load \"{}\"\n  from {}\n  dtype {} is not supported here; expected {}", need.name, file, dtype_name(tensor.info.dtype), fmt::join(names, " or "));
   }
   return {};
+}
+
+// Pieces that share a tensor must cover it exactly once, so that no number is loaded twice or left over.
+Result<void> check_shares(const Tensor& tensor, const std::vector<Need>& needs, const std::vector<std::size_t>& sharing, const params::ParamTable& table) {
+  struct Area {
+    std::int64_t input, output, rows, inputs;
+  };
+  std::int64_t elements = 1, covered = 0;
+  for (const std::int64_t n : tensor.info.shape) elements *= n;
+  if (sharing.size() == 1 && table.rows[needs[sharing[0]].param].pieces[needs[sharing[0]].piece].source.tensor.empty()) return {};
+  std::vector<Area> areas;
+  for (const std::size_t n : sharing) {
+    const ParamSpec& row = table.rows[needs[n].param];
+    const params::Piece& piece = row.pieces[needs[n].piece];
+    areas.push_back({piece.source.first_input, piece.source.first_output, piece.rows, row.inputs});
+    covered += piece.rows * row.inputs;
+  }
+  std::ranges::sort(areas, {}, [](const Area& a) { return std::pair(a.input, a.output); });
+  bool apart = true;
+  for (std::size_t i = 1; i < areas.size(); ++i)
+    apart &= areas[i].input > areas[i - 1].input ? areas[i].input >= areas[i - 1].input + areas[i - 1].inputs : areas[i].output >= areas[i - 1].output + areas[i - 1].rows;
+  if (!apart || covered != elements) return fail(Code::kInternal, "tensor \"{}\" is declared {}", tensor.info.name, apart ? "in part" : "twice");
+  return {};
+}
+
+// "wint8", or "wint8, experts wint4, 3 overrides".
+std::string describe_policy(const quant::FormatPolicy& policy, const params::ParamTable& table) {
+  const auto name = [](const quant::Format* format) { return format ? format->name : std::string_view("bf16"); };
+  std::string text(name(policy.linear));
+  if (policy.expert != policy.linear && std::ranges::any_of(table.rows, [](const ParamSpec& row) { return row.role == Role::kExpert; })) text += fmt::format(", experts {}", name(policy.expert));
+  if (!policy.overrides.empty()) text += fmt::format(", {} override{}", policy.overrides.size(), policy.overrides.size() == 1 ? "" : "s");
+  return text;
 }
 
 }  // namespace
@@ -88,35 +128,43 @@ Result<std::optional<quant::FormatPolicy>> stored_policy(const JsonView& config)
   const JsonView own{&quantization["inflight"], view.where + ": inflight"};
   if (!own.object->is_object()) return fail(Code::kCorrupt, "{} must be an object", own.where);
   const std::int64_t version = TRY(own.integer("version"));
-  if (version != 1) return fail(Code::kUnsupported, "{}: version {} is not known (this program reads 1); convert the folder again, or use a newer program", own.where, version);
+  if (version != 1 && version != 2) return fail(Code::kUnsupported, "{}: version {} is not known (this program reads 1 and 2); convert the folder again, or use a newer program", own.where, version);
   quant::FormatPolicy policy;
-  const auto format = [&](std::string_view key) -> Result<const quant::Format*> {
-    auto found = quant::find_format(TRY(own.string(key)));
-    if (!found) return fail_at(own.where, std::move(found).error());
+  const auto format = [&](const std::string& where, const std::string& name) -> Result<const quant::Format*> {
+    auto found = quant::find_format(name);
+    if (!found) return fail_at(where, std::move(found).error());
     return (*found)->quantized() ? *found : nullptr;
   };
-  policy.linear = TRY(format("linear"));
-  policy.head = TRY(format("lm_head"));
+  const std::string linear = TRY(own.string("linear"));
+  policy.linear = TRY(format(own.where, linear));
+  policy.expert = TRY(format(own.where, TRY(own.string_or("experts", linear))));
+  policy.head = TRY(format(own.where, TRY(own.string("lm_head"))));
+  if (own.has("overrides")) {
+    const Json& overrides = (*own.object)["overrides"];
+    if (!overrides.is_object()) return fail(Code::kCorrupt, "{}: \"overrides\" must be an object of names and formats", own.where);
+    for (const auto& [pattern, name] : overrides.items()) {
+      if (!name.is_string()) return fail(Code::kCorrupt, "{}: overrides: \"{}\" must be a format's name, not {}", own.where, pattern, name.dump());
+      policy.overrides.push_back({pattern, TRY(format(own.where + ": overrides", name.get<std::string>()))});
+    }
+  }
   return policy;
 }
 
 Result<LoadPlan> plan_load(const Checkpoint& checkpoint, const params::ParamTable& table, const params::Topology& topology,
                            const quant::FormatPolicy& policy, int threads) {
   const auto stored = TRY(stored_policy({&checkpoint.config(), checkpoint.config_path()}));
-  if (stored && policy.linear && policy.linear != stored->linear)
-    return fail(Code::kInvalidArgument, "{} holds weights already quantized as {}; leave out --quantization {} or start from the original checkpoint",
-                checkpoint.folder(), stored->linear ? stored->linear->name : "bf16", policy.linear->name);
+  TRY(policy.check_overrides(table));
 
   LoadPlan plan;
-  std::unordered_map<std::string_view, std::size_t> need_of;  // tensor name -> need
+  std::unordered_map<std::string_view, std::vector<std::size_t>> needs_by_tensor;
   const std::vector<Need> needs = needs_of(table, stored);
   std::vector<std::string> missing;
   std::vector<bool> wide(table.rows.size(), false);
   for (std::size_t i = 0; i < needs.size(); ++i) {
-    if (!need_of.emplace(needs[i].name, i).second) return fail(Code::kInternal, "tensor \"{}\" is declared twice", needs[i].name);
+    needs_by_tensor[needs[i].name].push_back(i);
     const Tensor* tensor = checkpoint.find(needs[i].name);
     if (!tensor) {
-      missing.push_back(needs[i].name);
+      if (missing.empty() || missing.back() != needs[i].name) missing.push_back(needs[i].name);
       continue;
     }
     TRY(check_fit(checkpoint, *tensor, needs[i], table.rows[needs[i].param]));
@@ -129,19 +177,34 @@ Result<LoadPlan> plan_load(const Checkpoint& checkpoint, const params::ParamTabl
   std::vector<std::string> unexpected;
   for (std::size_t t = 0; t < checkpoint.tensors().size(); ++t) {
     const Tensor& tensor = checkpoint.tensors()[t];
-    const auto found = need_of.find(tensor.info.name);
-    if (found == need_of.end()) {
-      const auto rule = std::ranges::find_if(table.ignored, [&](const params::IgnoreRule& r) { return tensor.info.name.ends_with(r.suffix); });
+    const auto found = needs_by_tensor.find(tensor.info.name);
+    if (found == needs_by_tensor.end()) {
+      const auto rule = std::ranges::find_if(table.ignored, [&](const params::IgnoreRule& r) { return ::fnmatch(r.pattern.c_str(), tensor.info.name.c_str(), 0) == 0; });
       if (rule != table.ignored.end()) plan.ignored.push_back(fmt::format("{} ({})", tensor.info.name, rule->reason));
       else unexpected.push_back(fmt::format("{} {}", tensor.info.name, shape_text(tensor.info.shape)));
       continue;
     }
-    const Need& need = needs[found->second];
-    const params::Slice slice = TRY(params::slice_of(table.rows[need.param], need.piece, topology));
-    const std::int64_t whole = table.rows[need.param].pieces[need.piece].rows * table.rows[need.param].inputs;
-    const std::int64_t part = (slice.row_end - slice.row_begin) * (slice.col_end - slice.col_begin);
-    plan.source_bytes += static_cast<std::int64_t>(static_cast<double>(tensor.info.bytes()) * static_cast<double>(part) / static_cast<double>(std::max<std::int64_t>(whole, 1)));
-    plan.routes.push_back({static_cast<int>(t), need.param, slice, need.stored});
+    TRY(check_shares(tensor, needs, found->second, table));
+    const std::size_t routes_before = plan.routes.size();
+    for (const std::size_t n : found->second) {
+      const Need& need = needs[n];
+      const ParamSpec& row = table.rows[need.param];
+      const params::Piece& piece = row.pieces[need.piece];
+      if (!TRY(params::is_local(row, topology))) continue;
+      Route route{.tensor = static_cast<int>(t), .param = need.param, .slice = TRY(params::slice_of(row, need.piece, topology)), .stored = need.stored,
+                  .matrix = need.shape.size() >= 2, .transposed = need.stored < 0 && need.shape.size() >= 2 && row.transposed, .first_input = piece.source.first_input};
+      const std::int64_t part = (route.slice.row_end - route.slice.row_begin) * (route.slice.col_end - route.slice.col_begin);
+      if (need.stored < 0) {
+        plan.source_bytes += part * dtype_bits(tensor.info.dtype) / 8;
+        route.slice.row_begin += piece.source.first_output;
+        route.slice.row_end += piece.source.first_output;
+      } else {
+        const std::int64_t whole = std::max<std::int64_t>(piece.rows * row.inputs, 1);
+        plan.source_bytes += static_cast<std::int64_t>(static_cast<double>(tensor.info.bytes()) * static_cast<double>(part) / static_cast<double>(whole));
+      }
+      plan.routes.push_back(route);
+    }
+    ++(plan.routes.size() == routes_before ? plan.tensors_elsewhere : plan.tensors_loaded);
   }
   if (!unexpected.empty())
     return fail(Code::kCorrupt, "{}: {} tensors belong to no parameter of this model, and no rule ignores them:{}\n  hint: config.json of another model, or a variant that is not supported?",
@@ -150,10 +213,9 @@ Result<LoadPlan> plan_load(const Checkpoint& checkpoint, const params::ParamTabl
   std::vector<const quant::Format*> stored_format(table.rows.size(), nullptr);
   if (stored)
     for (std::size_t i = 0; i < table.rows.size(); ++i)
-      stored_format[i] = table.rows[i].role == Role::kLinear ? stored->linear : table.rows[i].role == Role::kHead ? stored->head : nullptr;
+      stored_format[i] = stored->of(table.rows[i]);
   plan.params = TRY(quant::plan_params(table, topology, stored ? quant::FormatPolicy{} : policy, wide, stored_format));
-  const quant::Format* linear = stored ? stored->linear : policy.linear;
-  plan.quantization = linear ? std::string(linear->name) : "bf16";
+  plan.quantization = describe_policy(stored ? *stored : policy, table);
   plan.staging_bytes = staging_bytes(checkpoint, plan, threads);
   return plan;
 }

@@ -13,18 +13,23 @@
 
 namespace inflight::loader {
 
-// One checkpoint tensor on its way into a parameter.
+// One checkpoint tensor, or part of one, on its way into a parameter. The tensor is seen as a matrix: leading dimensions are folded into its rows.
 struct Route {
-  int tensor = 0;           // index into Checkpoint::tensors()
-  std::size_t param = 0;    // row of the ParamTable
-  params::Slice slice;      // which part of the tensor, and to which local rows
-  int stored = -1;          // -1: numbers to be quantized or copied; else the index into Format::stored()
+  int tensor = 0;               // index into Checkpoint::tensors()
+  std::size_t param = 0;        // row of the ParamTable
+  params::Slice slice;          // which outputs (row_begin, row_end) and inputs (col_begin, col_end) of the tensor, and to which local rows
+  int stored = -1;              // -1: numbers to be quantized or copied; else the index into Format::stored()
+  bool matrix = true;           // false: a vector or a shape, taken whole
+  bool transposed = false;      // the tensor's rows are inputs, its columns outputs
+  std::int64_t first_input = 0; // transposed: the tensor's row that is input 0
 };
 
 struct LoadPlan {
   quant::ParamPlan params;
   std::vector<Route> routes;             // in shard, then offset order
   std::int64_t source_bytes = 0;         // bytes of the checkpoint that will be read
+  std::int64_t tensors_loaded = 0;       // tensors of which this rank reads some
+  std::int64_t tensors_elsewhere = 0;    // tensors of which this rank reads nothing
   std::int64_t staging_bytes = 0;        // temporary memory at most, for `threads` threads
   std::vector<std::string> ignored;      // "name (reason)"
   std::string quantization;              // the format of the linears in effect

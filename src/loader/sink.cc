@@ -22,13 +22,33 @@ float element(const std::byte* data, DType dtype, std::int64_t i) {
   return dtype == DType::kBF16 ? bf16_to_float(bits) : fp16_to_float(bits);
 }
 
+// out [rows][inputs] = the transpose of in [inputs][rows], whose rows are stride_bytes apart and may lie at any address.
+template <class T>
+void transpose(const std::byte* in, std::int64_t stride_bytes, std::int64_t inputs, std::int64_t rows, std::byte* out) {
+  auto* to = reinterpret_cast<T*>(out);
+  for (std::int64_t k = 0; k < inputs; ++k) {
+    T line[quant::kPanelRows];
+    std::memcpy(line, in + k * stride_bytes, static_cast<std::size_t>(rows) * sizeof(T));
+    for (std::int64_t r = 0; r < rows; ++r) to[r * inputs + k] = line[r];
+  }
+}
+
+// "[row, column]" in the tensor's own dimensions.
+std::string place_of(const TensorInfo& tensor, std::int64_t row, std::int64_t column) {
+  std::string text = fmt::format("{}]", column);
+  for (std::size_t d = tensor.shape.size() - 1; d-- > 0;) {
+    text = fmt::format("{}, {}", d == 0 ? row : row % tensor.shape[d], text);
+    row /= std::max<std::int64_t>(tensor.shape[d], 1);
+  }
+  return "[" + text;
+}
+
 }  // namespace
 
 Sink::Sink(const checkpoint::Checkpoint& checkpoint, const LoadPlan& plan, const params::ParamTable& table, const quant::Kernels& kernels, quant::ParamStore& store)
     : checkpoint_(checkpoint), plan_(plan), table_(table), kernels_(kernels), store_(store), progress_(std::make_unique<Progress[]>(table.rows.size())) {
   for (const Route& route : plan.routes) {
-    const bool rows = checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].info.shape.size() >= 2;
-    progress_[route.param].rows_left += rows ? route.slice.row_end - route.slice.row_begin : 1;
+    progress_[route.param].rows_left += route.matrix ? route.slice.row_end - route.slice.row_begin : 1;
   }
 }
 
@@ -51,6 +71,21 @@ Result<void> Sink::accept(const Chunk& chunk, const std::byte* data, std::int64_
   return {};
 }
 
+Result<void> Sink::accept_transposed(const Chunk& chunk, const std::byte* data, std::int64_t stride_bytes, std::byte* panel) {
+  const Route& route = plan_.routes[chunk.route];
+  const std::int64_t width = dtype_bits(checkpoint_.tensors()[static_cast<std::size_t>(route.tensor)].info.dtype) / 8;
+  const std::int64_t inputs = route.slice.col_end - route.slice.col_begin;
+  for (std::int64_t done = 0; done < chunk.rows;) {  // up to the end of a panel, so that a panel is quantized in one go
+    const std::int64_t local = route.slice.local_row + chunk.row - route.slice.row_begin + done;
+    const std::int64_t rows = std::min(quant::kPanelRows - local % quant::kPanelRows, chunk.rows - done);
+    if (width == 4) transpose<std::uint32_t>(data + done * width, stride_bytes, inputs, rows, panel);
+    else transpose<std::uint16_t>(data + done * width, stride_bytes, inputs, rows, panel);
+    TRY(accept({chunk.route, chunk.row + done, rows}, panel, inputs * width));
+    done += rows;
+  }
+  return {};
+}
+
 Result<void> Sink::accept_vector(const Route& route, const TensorInfo& tensor, const std::byte* data) {
   float* out = store_.vector(route.param) + route.slice.local_row;
   for (std::int64_t i = route.slice.row_begin; i < route.slice.row_end; ++i) {
@@ -70,9 +105,13 @@ Result<void> Sink::accept_rows(const Route& route, const TensorInfo& tensor, con
     const quant::SourceRows source{.data = data + done * stride_bytes, .dtype = tensor.dtype, .stride = stride_bytes / width, .rows = rows, .inputs = matrix.inputs};
     const std::int64_t bad = matrix.format->store(kernels_, source, local, matrix);
     if (bad >= 0) {
-      const std::int64_t row = chunk.row + done + bad / matrix.inputs, column = route.slice.col_begin + bad % matrix.inputs;
+      std::int64_t row = chunk.row + done + bad / matrix.inputs, column = route.slice.col_begin + bad % matrix.inputs;
+      if (route.transposed) {
+        column += route.first_input;
+        std::swap(row, column);
+      }
       const float value = element(data + (done + bad / matrix.inputs) * stride_bytes, tensor.dtype, bad % matrix.inputs);
-      return fail(Code::kCorrupt, "\"{}\" holds {} at [{}, {}]; weights must be finite. Is the file damaged?", tensor.name, value, row, column);
+      return fail(Code::kCorrupt, "\"{}\" holds {} at {}; weights must be finite. Is the file damaged?", tensor.name, value, place_of(tensor, row, column));
     }
     done += rows;
   }
@@ -81,7 +120,7 @@ Result<void> Sink::accept_rows(const Route& route, const TensorInfo& tensor, con
 
 Result<void> Sink::accept_stored(const Route& route, const TensorInfo& tensor, const Chunk& chunk, const std::byte* data, std::int64_t stride_bytes) {
   quant::Matrix& matrix = store_.matrix(route.param);
-  if (tensor.shape.size() < 2) {  // the piece's shape, for readers that need it: it must agree with ours
+  if (!route.matrix) {  // the piece's shape, for readers that need it: it must agree with ours
     std::int64_t shape[2];
     std::memcpy(shape, data, sizeof shape);
     const std::int64_t rows = route.slice.row_end - route.slice.row_begin;

@@ -22,6 +22,9 @@ class Sink {
   // kCorrupt: NaN or infinity (names tensor and element), or stored codes out of range.
   Result<void> accept(const Chunk& chunk, const std::byte* data, std::int64_t stride_bytes);
 
+  // The same for a transposed route: `data` [inputs of the slice][chunk.rows], inputs stride_bytes apart. panel: scratch for 16 rows of the slice's inputs.
+  Result<void> accept_transposed(const Chunk& chunk, const std::byte* data, std::int64_t stride_bytes, std::byte* panel);
+
   // After all chunks: an error names parameters that never completed.
   Result<void> check_complete() const;
 

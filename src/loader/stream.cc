@@ -61,18 +61,18 @@ struct ReadRows {
 };
 Result<ReadRows> read_chunk(const InputFile& file, const TensorInfo& tensor, const Route& route, const Chunk& chunk, std::byte* buffer) {
   const std::int64_t row_bytes = file_row_bytes(tensor);
-  const bool matrix = tensor.shape.size() >= 2;
-  const std::int64_t begin = tensor.begin + (matrix ? chunk.row * row_bytes : 0);
-  const std::int64_t bytes = matrix ? chunk.rows * row_bytes : row_bytes;
+  const std::int64_t begin = tensor.begin + (route.matrix ? chunk.row * row_bytes : 0);
+  const std::int64_t bytes = (route.matrix ? chunk.rows : 1) * row_bytes;
   if (file.direct()) {
     const std::int64_t aligned = begin / kDirectAlignment * kDirectAlignment;
     const std::int64_t end = (begin + bytes + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
     TRY(file.read_at(buffer, static_cast<std::size_t>(end - aligned), aligned, static_cast<std::size_t>(begin + bytes - aligned)));
-    return ReadRows{buffer + (begin - aligned), row_bytes};
+    const std::int64_t skipped = route.matrix && route.stored < 0 ? route.slice.col_begin * dtype_bits(tensor.dtype) / 8 : 0;
+    return ReadRows{buffer + (begin - aligned) + skipped, row_bytes};
   }
-  const std::int64_t columns = matrix ? tensor.shape[1] : 1;
+  const std::int64_t columns = file_columns(tensor);
   const std::int64_t wanted = route.slice.col_end - route.slice.col_begin;
-  if (matrix && route.stored < 0 && wanted < columns) {  // this rank needs some columns of each row
+  if (route.matrix && route.stored < 0 && wanted < columns) {  // this rank needs some columns of each row
     const std::int64_t width = row_bytes / columns;
     for (std::int64_t r = 0; r < chunk.rows; ++r)
       TRY(file.read_at(buffer + r * wanted * width, static_cast<std::size_t>(wanted * width), begin + r * row_bytes + route.slice.col_begin * width));
@@ -80,6 +80,19 @@ Result<ReadRows> read_chunk(const InputFile& file, const TensorInfo& tensor, con
   }
   TRY(file.read_at(buffer, static_cast<std::size_t>(bytes), begin));
   return ReadRows{buffer, row_bytes};
+}
+
+// A tile of a transposed tensor: some columns of the slice's inputs.
+Result<ReadRows> read_tile(const InputFile& file, const TensorInfo& tensor, const Route& route, const Chunk& chunk, std::byte* buffer) {
+  const std::int64_t row_bytes = file_row_bytes(tensor), width = dtype_bits(tensor.dtype) / 8;
+  const std::int64_t inputs = route.slice.col_end - route.slice.col_begin, tile_bytes = chunk.rows * width;
+  const std::int64_t begin = tensor.begin + (route.first_input + route.slice.col_begin) * row_bytes + chunk.row * width;
+  if (tile_bytes == row_bytes) {
+    TRY(file.read_at(buffer, static_cast<std::size_t>(inputs * row_bytes), begin));
+  } else {
+    for (std::int64_t k = 0; k < inputs; ++k) TRY(file.read_at(buffer + k * tile_bytes, static_cast<std::size_t>(tile_bytes), begin + k * row_bytes));
+  }
+  return ReadRows{buffer, tile_bytes};
 }
 
 }  // namespace
@@ -90,10 +103,14 @@ Result<LoadReport> load_streaming(const LoadContext& context, const Progress& pr
   LoadReport report;
 
   // Cold shards get a second descriptor that bypasses the page cache; files may refuse that, and then are read as usual.
+  // Tiles of transposed tensors are rows of a few kilobytes: what one tile leaves of a page, the next one takes from the page cache.
+  std::vector<bool> tiled(checkpoint.shards().size());
+  for (const Route& route : context.plan.routes)
+    if (route.transposed) tiled[static_cast<std::size_t>(checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].shard)] = true;
   std::vector<InputFile> files;
   std::vector<std::int64_t> chunk_bytes;
   for (const InputFile& shard : checkpoint.shards()) {
-    files.push_back(TRY(InputFile::open(shard.path(), is_cold(shard))));
+    files.push_back(TRY(InputFile::open(shard.path(), !tiled[files.size()] && is_cold(shard))));
     if (files.back().size() != shard.size())
       return fail(Code::kCorrupt, "\"{}\" changed from {} to {} bytes while it was being loaded", shard.path(), shard.size(), files.back().size());
     chunk_bytes.push_back(files.back().direct() ? kDirectChunkBytes : kCachedChunkBytes);
@@ -102,8 +119,8 @@ Result<LoadReport> load_streaming(const LoadContext& context, const Progress& pr
   const std::vector<Chunk> chunks = cut_chunks(checkpoint, context.plan, chunk_bytes);
   std::int64_t largest = 0;
   for (const Chunk& chunk : chunks) {
-    const TensorInfo& tensor = checkpoint.tensors()[static_cast<std::size_t>(context.plan.routes[chunk.route].tensor)].info;
-    largest = std::max(largest, file_row_bytes(tensor) * chunk.rows);
+    const Route& route = context.plan.routes[chunk.route];
+    largest = std::max(largest, chunk_buffer_bytes(checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].info, route, chunk));
   }
 
   Sink sink(checkpoint, context.plan, context.table, context.kernels, context.store);
@@ -119,17 +136,21 @@ Result<LoadReport> load_streaming(const LoadContext& context, const Progress& pr
       if (i >= chunks.size() || error.failed()) return;
       const Route& route = context.plan.routes[chunks[i].route];
       const checkpoint::Tensor& tensor = checkpoint.tensors()[static_cast<std::size_t>(route.tensor)];
-      auto rows = read_chunk(files[static_cast<std::size_t>(tensor.shard)], tensor.info, route, chunks[i], buffer->data());
+      const InputFile& file = files[static_cast<std::size_t>(tensor.shard)];
+      auto rows = route.transposed ? read_tile(file, tensor.info, route, chunks[i], buffer->data()) : read_chunk(file, tensor.info, route, chunks[i], buffer->data());
       if (!rows) {
         error.report(i, std::move(rows).error());
         return;
       }
-      if (auto accepted = sink.accept(chunks[i], rows->data, rows->stride); !accepted) {
+      const std::int64_t inputs = route.slice.col_end - route.slice.col_begin;
+      auto accepted = route.transposed ? sink.accept_transposed(chunks[i], rows->data, rows->stride, buffer->data() + inputs * rows->stride)
+                                       : sink.accept(chunks[i], rows->data, rows->stride);
+      if (!accepted) {
         error.report(i, std::move(accepted).error());
         return;
       }
-      const std::int64_t row_bytes = file_row_bytes(tensor.info);
-      const std::int64_t done = bytes_done.fetch_add(row_bytes * chunks[i].rows, std::memory_order_relaxed) + row_bytes * chunks[i].rows;
+      const std::int64_t bytes = route.transposed ? inputs * rows->stride : rows->stride * chunks[i].rows;
+      const std::int64_t done = bytes_done.fetch_add(bytes, std::memory_order_relaxed) + bytes;
       if (worker == 0 && progress && Clock::now() - reported > std::chrono::milliseconds(50)) {
         reported = Clock::now();
         if (!progress(std::min(done, context.plan.source_bytes), context.plan.source_bytes)) return error.report(i, Error{Code::kCancelled, "loading was stopped"});
@@ -144,7 +165,8 @@ Result<LoadReport> load_streaming(const LoadContext& context, const Progress& pr
   report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   report.source_bytes = context.plan.source_bytes;
   report.weight_bytes = context.store.weight_bytes();
-  report.tensors_loaded = static_cast<std::int64_t>(context.plan.routes.size());
+  report.tensors_loaded = context.plan.tensors_loaded;
+  report.tensors_elsewhere = context.plan.tensors_elsewhere;
   report.ignored = context.plan.ignored;
   return report;
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "models/config_reader.h"
+
 namespace inflight::models {
 namespace {
 
@@ -30,23 +32,18 @@ Result<std::vector<std::int64_t>> read_windows(const JsonView& config, std::int6
 
 Result<DecoderConfig> read_decoder_config(const JsonView& config, const DecoderDefaults& defaults, const nn::Declarations& declarations) {
   DecoderConfig c;
-  const auto positive = [&](std::string_view key) -> Result<std::int64_t> {
-    const std::int64_t value = TRY(config.integer(key));
-    if (value <= 0 || value > (std::int64_t{1} << 31)) return fail(Code::kCorrupt, "{}: \"{}\" is {}; a number from 1 to 2^31 is needed", config.where, key, value);
-    return value;
-  };
-  c.vocabulary = TRY(positive("vocab_size"));
-  c.intermediate = TRY(positive("intermediate_size"));
-  c.layers = TRY(positive("num_hidden_layers"));
+  c.vocabulary = TRY(positive(config, "vocab_size"));
+  c.intermediate = TRY(positive(config, "intermediate_size"));
+  c.layers = TRY(positive(config, "num_hidden_layers"));
   if (c.layers > 10000) return fail(Code::kCorrupt, "{}: num_hidden_layers {} is not believable (at most 10000)", config.where, c.layers);
   nn::AttentionSizes& a = c.attention;
-  a.hidden = TRY(positive("hidden_size"));
-  a.heads = TRY(positive("num_attention_heads"));
+  a.hidden = TRY(positive(config, "hidden_size"));
+  a.heads = TRY(positive(config, "num_attention_heads"));
   a.kv_heads = TRY(config.integer_or("num_key_value_heads", a.heads));
   if (a.kv_heads <= 0 || a.heads % a.kv_heads != 0)
     return fail(Code::kCorrupt, "{}: num_attention_heads {} is not a multiple of num_key_value_heads {}", config.where, a.heads, a.kv_heads);
   if (config.has("head_dim")) {
-    a.head_dim = TRY(positive("head_dim"));
+    a.head_dim = TRY(positive(config, "head_dim"));
   } else {
     if (a.hidden % a.heads != 0)
       return fail(Code::kCorrupt, "{}: hidden_size {} is not a multiple of num_attention_heads {}, and there is no head_dim", config.where, a.hidden, a.heads);
@@ -58,7 +55,7 @@ Result<DecoderConfig> read_decoder_config(const JsonView& config, const DecoderD
   const std::string activation = TRY(config.string_or("hidden_act", "silu"));
   if (activation != "silu" && activation != "swish") return fail(Code::kUnsupported, "{}: hidden_act \"{}\" is not supported here; known: silu swish", config.where, activation);
 
-  c.rope = TRY(nn::Rope::parse(config, a.head_dim, defaults.rope_theta, TRY(positive("max_position_embeddings"))));
+  c.rope = TRY(nn::Rope::parse(config, a.head_dim, defaults.rope_theta, TRY(positive(config, "max_position_embeddings"))));
   c.windows = TRY(read_windows(config, c.layers));
 
   // The tensors decide; a config that says otherwise is worth a note.
@@ -71,25 +68,50 @@ Result<DecoderConfig> read_decoder_config(const JsonView& config, const DecoderD
   return c;
 }
 
+Result<void> mark_dense_layers(const JsonView& config, std::string_view key, DecoderConfig& decoder) {
+  if (!config.has(key)) return {};
+  const Json& list = (*config.object)[std::string(key)];
+  if (!list.is_array()) return fail(Code::kCorrupt, "{}: \"{}\" must be a list of layers, not {}", config.where, key, list.dump());
+  for (const Json& layer : list) {
+    if (!layer.is_number_integer()) return fail(Code::kCorrupt, "{}: \"{}\" must hold layer numbers, not {}", config.where, key, layer.dump());
+    const auto index = layer.get<std::int64_t>();
+    if (index >= 0 && index < decoder.layers) decoder.sparse_layers[static_cast<std::size_t>(index)] = false;
+  }
+  return {};
+}
+
+Result<void> check_sparse(const JsonView& config, const DecoderConfig& decoder) {
+  const nn::Routing& r = decoder.sparse.routing;
+  if (r.experts > 65536) return fail(Code::kCorrupt, "{}: {} experts are not believable (at most 65536)", config.where, r.experts);
+  if (r.top_k > r.experts) return fail(Code::kCorrupt, "{}: {} experts a token, but only {} exist", config.where, r.top_k, r.experts);
+  if (r.groups > 1 && (r.experts % r.groups != 0 || r.top_groups < 1 || r.top_groups > r.groups || r.top_k > r.experts / r.groups * r.top_groups))
+    return fail(Code::kCorrupt, "{}: {} experts in {} groups, of which {} stay, cannot give {} experts a token", config.where, r.experts, r.groups, r.top_groups, r.top_k);
+  return {};
+}
+
 Decoder::Layer::Layer(const nn::Scope& scope, const DecoderConfig& c, std::int64_t index)
     : input_norm(scope, "input_layernorm", c.attention.hidden, c.attention.norm_eps),
       attention(scope.at("self_attn"), c.attention, index, c.windows[static_cast<std::size_t>(index)]),
       post_attention_norm(scope, "post_attention_layernorm", c.attention.hidden, c.attention.norm_eps),
-      mlp(scope.at("mlp"), c.attention.hidden, c.intermediate) {}
+      mlp([&]() -> std::variant<nn::Mlp, nn::SparseMlp> {
+        if (c.is_sparse(index)) return nn::SparseMlp(scope.at("mlp"), c.sparse, index);
+        return nn::Mlp(scope.at("mlp"), c.attention.hidden, c.intermediate);
+      }()) {}
 
 Decoder::Decoder(std::string architecture, DecoderConfig config, const nn::Declarations& declarations)
     : config_(std::move(config)),
-      embedding_(nn::Scope(declarations, "model"), "embed_tokens", config_.vocabulary, config_.attention.hidden, config_.tied),
+      embedding_(nn::Scope(declarations, config_.scope), "embed_tokens", config_.vocabulary, config_.attention.hidden, config_.tied),
       layers_([&] {
         std::vector<Layer> layers;
-        for (std::int64_t i = 0; i < config_.layers; ++i) layers.emplace_back(nn::Scope(declarations, "model").at("layers", i), config_, i);
+        for (std::int64_t i = 0; i < config_.layers; ++i) layers.emplace_back(nn::Scope(declarations, config_.scope).at("layers", i), config_, i);
         return layers;
       }()),
-      final_norm_(nn::Scope(declarations, "model"), "norm", config_.attention.hidden, config_.attention.norm_eps),
+      final_norm_(nn::Scope(declarations, config_.scope), "norm", config_.attention.hidden, config_.attention.norm_eps),
       head_(config_.tied ? nn::Head(nn::Scope(declarations), embedding_) : nn::Head(nn::Scope(declarations), "lm_head", config_.vocabulary, config_.attention.hidden)) {
-  declarations.table->ignored.push_back({".rotary_emb.inv_freq", "a cache of rotary frequencies; they are computed from the config"});
+  declarations.table->ignored.push_back({"*.rotary_emb.inv_freq", "a cache of rotary frequencies; they are computed from the config"});
   info_ = {.architecture = std::move(architecture), .layers = config_.layers, .hidden = config_.attention.hidden, .vocabulary = config_.vocabulary,
            .heads = config_.attention.heads, .kv_heads = config_.attention.kv_heads, .head_dim = config_.attention.head_dim,
+           .experts = config_.sparse_layers.empty() ? 0 : config_.sparse.routing.experts, .experts_per_token = config_.sparse_layers.empty() ? 0 : config_.sparse.routing.top_k,
            .max_positions = config_.rope.max_positions(), .notes = config_.notes};
 }
 
@@ -122,7 +144,7 @@ void Decoder::forward(const nn::Step& step, nn::Runtime& rt) const {
     layer.attention(pass, step, rope, normed, hidden, update, stride);
     add_update();
     layer.post_attention_norm(pass, x, hidden, normed, hidden);
-    layer.mlp(pass, normed, hidden, update, stride);
+    std::visit([&](const auto& mlp) { mlp(pass, normed, hidden, update, stride); }, layer.mlp);
     add_update();
     if (i + 1 < layers_.size()) record(static_cast<std::int64_t>(i) + 1, x);
   }

@@ -1,12 +1,14 @@
-// The dense decoder that Llama, Qwen2 and Qwen3 share: embedding, N blocks of attention and gated MLP with pre-norms, final norm, head.
+// The decoder that most families share: embedding, N blocks of attention and gated MLP (or a mixture of experts) with pre-norms, final norm, head.
 // What differs between them is data (DecoderConfig), filled by each architecture's own file.
 #pragma once
 #include <memory>
+#include <variant>
 
 #include "base/json.h"
 #include "models/model.h"
 #include "nn/attention.h"
 #include "nn/mlp.h"
+#include "nn/sparse_mlp.h"
 
 namespace inflight::models {
 
@@ -18,7 +20,12 @@ struct DecoderConfig {
   nn::Rope rope;
   std::vector<std::int64_t> windows;  // per layer: keys visible to a query; 0: all
   bool tied = false;                  // the head is the embedding table
+  std::string scope = "model";        // where the checkpoint's names begin
+  nn::SparseMlpSizes sparse;          // of the layers that have experts
+  std::vector<bool> sparse_layers;    // which have them; empty: none
   std::vector<std::string> notes;
+
+  bool is_sparse(std::int64_t layer) const { return !sparse_layers.empty() && sparse_layers[static_cast<std::size_t>(layer)]; }
 };
 
 // What the architecture says where config.json is silent.
@@ -32,6 +39,11 @@ struct DecoderDefaults {
 // `use_sliding_window` (where the family has that key); then the layers that `layer_types` names, or those from `max_window_layers` on.
 Result<DecoderConfig> read_decoder_config(const JsonView& config, const DecoderDefaults& defaults, const nn::Declarations& declarations);
 
+// Marks the layers that a list such as "mlp_only_layers" names as dense.
+Result<void> mark_dense_layers(const JsonView& config, std::string_view key, DecoderConfig& decoder);
+// Errors where the sizes of the sparse layers contradict each other.
+Result<void> check_sparse(const JsonView& config, const DecoderConfig& decoder);
+
 class Decoder : public Model {
  public:
   Decoder(std::string architecture, DecoderConfig config, const nn::Declarations& declarations);
@@ -42,7 +54,7 @@ class Decoder : public Model {
     nn::RmsNorm input_norm;
     nn::Attention attention;
     nn::RmsNorm post_attention_norm;
-    nn::Mlp mlp;
+    std::variant<nn::Mlp, nn::SparseMlp> mlp;
     Layer(const nn::Scope& scope, const DecoderConfig& config, std::int64_t index);
   };
 

@@ -18,13 +18,16 @@ struct ModelInfo {
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
+  std::int64_t experts = 0;          // routed experts of a sparse layer; 0: a dense model
+  std::int64_t experts_per_token = 0;
   std::int64_t max_positions = 0;    // longest context that the configuration promises, rotary scaling included
   std::vector<std::string> notes;    // things a user should know, e.g. a tie that the config denies
 };
 
-// The checkpoint's names of the output head and of the table that a tied head shares. The same in every architecture here.
+// The checkpoint's names of the output head and of the table that a tied head shares (the second as PaddlePaddle writes it).
 inline constexpr std::string_view kHeadTensor = "lm_head.weight";
 inline constexpr std::string_view kEmbeddingTensor = "model.embed_tokens.weight";
+inline constexpr std::string_view kPaddleEmbeddingTensor = "ernie.embed_tokens.weight";
 
 class Model {
  public:

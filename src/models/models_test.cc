@@ -12,16 +12,22 @@
 namespace inflight::models {
 namespace {
 
-// A config with every field that the dense families read; all sizes differ, so that a mix-up shows.
+// A config with every field that a family must have; all sizes differ, so that a mix-up shows.
 Json config_of(std::string_view architecture) {
   return {{"architectures", {architecture}}, {"hidden_size", 96}, {"intermediate_size", 160}, {"num_hidden_layers", 2}, {"num_attention_heads", 8},
-          {"num_key_value_heads", 4}, {"head_dim", 16}, {"vocab_size", 320}, {"max_position_embeddings", 512}};
+          {"num_key_value_heads", 4}, {"head_dim", 16}, {"vocab_size", 320}, {"max_position_embeddings", 512},
+          {"num_experts", 12}, {"num_experts_per_tok", 3}, {"moe_intermediate_size", 64}, {"moe_num_experts", 12}, {"moe_k", 3}, {"moe_num_shared_experts", 2}};
+}
+
+// Tensors of a checkpoint whose matrices are apart, one expert each.
+bool in_usual_form(std::string_view name) {
+  return !name.starts_with("ernie.") && !name.ends_with("gate_up_proj") && !name.ends_with("experts.down_proj") && !name.ends_with("_proj_bias");
 }
 
 params::ParamTable declare(std::string_view architecture, bool with_biases) {
   params::ParamTable table;
   const Json config = config_of(architecture);
-  const auto model = build_model({&config, "config.json"}, {&table, nullptr, [&](std::string_view name) { return with_biases || !name.ends_with(".bias"); }});
+  const auto model = build_model({&config, "config.json"}, {&table, nullptr, [&](std::string_view name) { return in_usual_form(name) && (with_biases || !name.ends_with(".bias")); }});
   EXPECT_TRUE(model) << model.error().message;
   return table;
 }
@@ -45,7 +51,7 @@ TEST_P(EveryModel, ranks_together_hold_every_element_and_each_local_row_is_fille
       for (const params::ParamSpec& row : table.rows) {
         std::map<std::pair<std::size_t, std::int64_t>, std::int64_t> columns_seen;  // (piece, row) -> columns over all ranks
         for (int rank = 0; rank < ranks; ++rank) {
-          const params::Topology topology{rank, ranks};
+          const params::Topology topology{rank, ranks, 0, 1};
           std::set<std::int64_t> local;
           for (std::size_t p = 0; p < row.pieces.size(); ++p) {
             const params::Slice slice = params::slice_of(row, p, topology).value();
@@ -64,6 +70,24 @@ TEST_P(EveryModel, ranks_together_hold_every_element_and_each_local_row_is_fille
     }
 }
 
+TEST_P(EveryModel, expert_parallel_ranks_hold_each_expert_whole_and_once) {
+  const params::ParamTable table = declare(GetParam(), false);
+  for (const params::ParamSpec& row : table.rows) {
+    std::int64_t held = 0;
+    for (int rank = 0; rank < 4; ++rank) {
+      const params::Topology topology{rank % 2, 2, rank, 4};
+      const std::int64_t outputs = params::local_outputs(row, topology).value();
+      if (row.expert < 0) continue;
+      EXPECT_EQ(outputs, rank == row.expert / (row.experts / 4) ? row.outputs() : 0) << row.full_name();
+      EXPECT_EQ(params::local_inputs(row, topology).value(), row.inputs) << row.full_name();
+      held += outputs;
+    }
+    if (row.expert >= 0) {
+      EXPECT_EQ(held, row.outputs()) << row.full_name();
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Registry, EveryModel, testing::ValuesIn(known_architectures()), [](const auto& test) { return std::string(test.param); });
 
 TEST(Windows, follow_the_reference_rule) {
@@ -72,7 +96,7 @@ TEST(Windows, follow_the_reference_rule) {
   Json config = config_of("Qwen2ForCausalLM");
   config["sliding_window"] = 64;
   params::ParamTable table;
-  const auto build = [&] { return build_model({&config, "config.json"}, {&table, nullptr, [](std::string_view) { return true; }}); };
+  const auto build = [&] { return build_model({&config, "config.json"}, {&table, nullptr, [](std::string_view name) { return in_usual_form(name); }}); };
   EXPECT_TRUE(build());
   config["use_sliding_window"] = true;
   config["layer_types"] = {"full_attention"};

@@ -18,6 +18,9 @@ constexpr std::array kEntries = {
     Entry{"LlamaForCausalLM", "llama", make_llama},
     Entry{"Qwen2ForCausalLM", "qwen2", make_qwen2},
     Entry{"Qwen3ForCausalLM", "qwen3", make_qwen3},
+    Entry{"Qwen3MoeForCausalLM", "qwen3_moe", make_qwen3_moe},
+    Entry{"Ernie4_5ForCausalLM", "ernie4_5", make_ernie4_5},
+    Entry{"Ernie4_5_MoeForCausalLM", "ernie4_5_moe", make_ernie4_5_moe},
 };
 
 }  // namespace

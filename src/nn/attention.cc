@@ -56,7 +56,7 @@ Attention::Attention(const Scope& scope, const AttentionSizes& c, std::int64_t l
 void Attention::operator()(const Pass& pass, const Step& step, const RopeTable& rope, const float* x, std::int64_t ldx, float* y, std::int64_t ldy) const {
   Runtime& rt = pass.runtime;
   const kernels::VectorKernels& vector = *rt.kernels->vector;
-  const auto [hidden, heads, kv_heads, head_dim, eps, qk_norm] = sizes_;
+  const auto [hidden, heads, kv_heads, head_dim, eps, qk_norm, rope_pairs] = sizes_;
   const std::int64_t group = heads / kv_heads, half = rope.rotary_dim / 2;
   const KvCache& cache = *step.cache;
   const KvShape& shape = cache.shape();
@@ -72,6 +72,7 @@ void Attention::operator()(const Pass& pass, const Step& step, const RopeTable& 
     std::fill_n(span_of + step.spans[s].first, step.spans[s].count, static_cast<std::int32_t>(s));
 
   // Norm, rotate, and put K and V into the cache. All tokens must be there before any attends: later tokens of a chunk see earlier ones.
+  const auto rotate = rope_pairs ? vector.rope_pairs : vector.rope_half;
   const auto store = shape.dtype == DType::kF32 ? vector.store_kv_f32 : vector.store_kv_bf16;
   rt.pool->parallel_for(pass.tokens, 4, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
@@ -82,8 +83,8 @@ void Attention::operator()(const Pass& pass, const Step& step, const RopeTable& 
         for (std::int64_t h = 0; h < heads; ++h) (*q_norm_)(*rt.kernels, q + h * head_dim, q + h * head_dim);
         for (std::int64_t h = 0; h < kv_heads; ++h) (*k_norm_)(*rt.kernels, k + h * head_dim, k + h * head_dim);
       }
-      vector.rope_half(q, heads, head_dim, rope.rotary_dim, rope.cos + t * half, rope.sin + t * half);
-      vector.rope_half(k, kv_heads, head_dim, rope.rotary_dim, rope.cos + t * half, rope.sin + t * half);
+      rotate(q, heads, head_dim, rope.rotary_dim, rope.cos + t * half, rope.sin + t * half);
+      rotate(k, kv_heads, head_dim, rope.rotary_dim, rope.cos + t * half, rope.sin + t * half);
       const Span& span = step.spans[static_cast<std::size_t>(span_of[t])];
       const std::int64_t position = step.positions[static_cast<std::size_t>(t)];
       const std::int64_t block = span.block_table[position / shape.block_size], slot = position % shape.block_size;

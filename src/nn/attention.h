@@ -14,7 +14,8 @@ struct AttentionSizes {
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
   float norm_eps = 1e-6f;
-  bool qk_norm = false;  // RMS norm of each head of q and k before the rotation (Qwen3)
+  bool qk_norm = false;     // RMS norm of each head of q and k before the rotation (Qwen3)
+  bool rope_pairs = false;  // rotates neighbours (2i, 2i + 1) of a head rather than its halves (i, i + half) (ERNIE 4.5)
 };
 
 // cos and sin of every token of a step, shared by all layers.

@@ -3,9 +3,8 @@
 #include <algorithm>
 
 namespace inflight::nn {
-namespace {
 
-// The product of one matrix over a pass: decode rows in the decode arithmetic, the rest in the prefill arithmetic, one call when they agree.
+// One call when both arithmetics agree.
 void multiply(const Pass& pass, const quant::Matrix& w, const float* x, std::int64_t ldx, float* y, std::int64_t ldy) {
   Runtime& rt = pass.runtime;
   const auto decode = rt.compute.decode(*w.format), prefill = rt.compute.prefill(*w.format);
@@ -19,22 +18,34 @@ void multiply(const Pass& pass, const quant::Matrix& w, const float* x, std::int
   run(prefill, pass.decode, pass.tokens - pass.decode);
 }
 
-}  // namespace
-
 std::int64_t padded(std::int64_t n) { return (n + kernels::kPanelRows - 1) / kernels::kPanelRows * kernels::kPanelRows; }
 
 std::size_t Scope::declare(params::ParamSpec row) const {
   row.scope = path_;
+  row.transposed |= transposed() && (row.role == params::Role::kLinear || row.role == params::Role::kExpert || row.role == params::Role::kRouter);
+  const std::string fused = row.name + "." + row.suffix;
+  const bool apart = std::ranges::any_of(row.pieces, [&](const params::Piece& piece) { return !piece.source.tensor.empty() || has_tensor(piece.name + "." + row.suffix); });
+  if (row.pieces.size() > 1 && !apart && has_tensor(fused)) {
+    std::int64_t first = 0;
+    for (params::Piece& piece : row.pieces) {
+      piece.source = {.tensor = full(fused), .first_output = first};
+      if (row.role == params::Role::kVector) piece.source.shape = {row.outputs()};
+      else if (row.transposed) piece.source.shape = {row.inputs, row.outputs()};
+      else piece.source.shape = {row.outputs(), row.inputs};
+      first += piece.rows;
+    }
+  }
   declarations_->table->rows.push_back(std::move(row));
   return declarations_->table->rows.size() - 1;
 }
 
 Linear::Linear(const Scope& scope, params::ParamSpec row) : store_(scope.store()), weight_(scope.declare(row)), outputs_(row.outputs()) {
-  const bool has_bias = std::ranges::any_of(row.pieces, [&](const params::Piece& piece) { return scope.has_tensor(piece.name + ".bias"); });
+  const bool has_bias = std::ranges::any_of(row.pieces, [&](const params::Piece& piece) { return scope.has_tensor(piece.name + ".bias"); }) || scope.has_tensor(row.name + ".bias");
   if (!has_bias) return;
   params::ParamSpec bias = row;  // a missing piece is then reported as a missing tensor
   bias.role = params::Role::kVector;
   bias.suffix = "bias";
+  bias.transposed = false;
   bias.inputs = 1;
   if (bias.split == params::Split::kInputs) bias.split = params::Split::kReplicate;
   bias_ = static_cast<std::int64_t>(scope.declare(std::move(bias)));
@@ -74,7 +85,7 @@ void Embedding::lookup(const Pass& pass, const std::int32_t* ids, float* x) cons
 
 Head::Head(const Scope& scope, std::string_view name, std::int64_t vocabulary, std::int64_t hidden)
     : store_(scope.store()),
-      weight_(scope.declare({.name = std::string(name), .role = params::Role::kHead, .pieces = {{std::string(name), vocabulary}}, .inputs = hidden})) {}
+      weight_(scope.declare({.name = std::string(name), .role = params::Role::kHead, .pieces = {{std::string(name), vocabulary}}, .inputs = hidden, .transposed = scope.transposed()})) {}
 
 Head::Head(const Scope& scope, const Embedding& tied) : store_(scope.store()), weight_(tied.row()) {}
 

@@ -11,6 +11,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "nn/runtime.h"
 #include "params/param_spec.h"
@@ -24,18 +25,27 @@ struct Declarations {
   params::ParamTable* table = nullptr;
   const quant::ParamStore* store = nullptr;
   std::function<bool(std::string_view)> has_tensor;
+  std::function<std::vector<std::int64_t>(std::string_view)> shape_of = {};  // of a tensor that exists
+  bool transposed = false;  // the checkpoint stores linears [inputs, outputs]
 };
 
 // A path in the checkpoint's name space: Scope root; root.at("model").at("layers", 3).
 class Scope {
  public:
   explicit Scope(const Declarations& declarations, std::string path = {}) : declarations_(&declarations), path_(std::move(path)) {}
-  Scope at(std::string_view name) const { return Scope(*declarations_, path_.empty() ? std::string(name) : path_ + "." + std::string(name)); }
+  std::string full(std::string_view name) const { return path_.empty() ? std::string(name) : path_ + "." + std::string(name); }
+  Scope at(std::string_view name) const { return Scope(*declarations_, full(name)); }
   Scope at(std::string_view name, std::int64_t index) const { return at(std::string(name) + "." + std::to_string(index)); }
-  // Records the row under this scope and returns its index.
+  // Records the row under this scope and returns its index. Where the checkpoint has no tensors for its pieces but one under the row's own
+  // name (a fused qkv_proj or up_gate_proj), the pieces are its rows, in order.
   std::size_t declare(params::ParamSpec row) const;
-  bool has_tensor(std::string_view name) const { return declarations_->has_tensor(path_.empty() ? std::string(name) : path_ + "." + std::string(name)); }
+  // Tensors under this scope that the model does not use (a pattern: params::IgnoreRule).
+  void ignore(const std::string& pattern, std::string reason) const { declarations_->table->ignored.push_back({full(pattern), std::move(reason)}); }
+  bool has_tensor(std::string_view name) const { return declarations_->has_tensor(full(name)); }
+  bool has_shape(std::string_view name, const std::vector<std::int64_t>& shape) const { return has_tensor(name) && declarations_->shape_of && declarations_->shape_of(full(name)) == shape; }
   const quant::ParamStore* store() const { return declarations_->store; }
+  const std::string& path() const { return path_; }
+  bool transposed() const { return declarations_->transposed; }
 
  private:
   const Declarations* declarations_;
@@ -48,6 +58,9 @@ struct Pass {
   std::int64_t tokens = 0;
   std::int64_t decode = 0;
 };
+
+// y [T, ldy] = x [T, ldx] . W^T, each token in its own arithmetic.
+void multiply(const Pass& pass, const quant::Matrix& w, const float* x, std::int64_t ldx, float* y, std::int64_t ldy);
 
 std::int64_t padded(std::int64_t n);  // n rounded up to a panel of 16: the row stride of a product's output
 

@@ -32,6 +32,7 @@ struct Runtime {
   ThreadPool* pool = nullptr;
   quant::ComputePolicy compute;  // which arithmetic prefill and decode tokens use, per format
   Workspace workspace;
+  std::vector<std::vector<std::int64_t>>* expert_tokens = nullptr;  // [layers][experts]: tokens sent to each expert are counted here, where it is wanted
 };
 
 }  // namespace inflight::nn

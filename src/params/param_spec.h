@@ -14,16 +14,27 @@ enum class Split { kReplicate, kOutputs, kInputs };
 // What kind of parameter a row is. The quantization policy decides by role alone.
 enum class Role {
   kLinear,     // W [outputs, inputs]: takes the quantization format
+  kExpert,     // W of one routed expert: takes the experts' format
+  kRouter,     // W [experts, inputs] that scores experts: FP32, never quantized
   kHead,       // the output head, or the table shared with it when tied: follows --lm-head
   kEmbedding,  // a look-up table of its own: never quantized
   kVector,     // norm weight or bias, [outputs]: kept FP32
 };
 
-// One checkpoint tensor that fills part of a parameter.
+// Where a piece's numbers lie when several pieces share one checkpoint tensor: a fused qkv_proj, or all experts of a layer in one [E, ...].
+struct Source {
+  std::string tensor;                // full name; "": the piece has a tensor of its own
+  std::vector<std::int64_t> shape;   // of the whole tensor
+  std::int64_t first_output = 0;     // of the piece, in the tensor seen as a matrix (leading dimensions folded into its rows)
+  std::int64_t first_input = 0;      // transposed only: the tensor's row that is input 0 (an expert's place in [E, inputs, outputs])
+};
+
+// One checkpoint tensor, or part of one, that fills part of a parameter.
 struct Piece {
   std::string name;          // last path part in the checkpoint before the suffix, e.g. "q_proj"; "" when the scope itself is the name
   std::int64_t rows = 0;     // outputs it contributes, over all ranks
   bool kv = false;           // key/value heads: a rank keeps at least one, so heads are replicated when ranks outnumber them
+  Source source = {};
 };
 
 struct ParamSpec {
@@ -35,6 +46,9 @@ struct ParamSpec {
   std::int64_t inputs = 1;   // columns; 1 for vectors
   std::int64_t unit = 1;     // indivisible step along the split axis (head_dim)
   std::string suffix = "weight";   // "weight" or "bias"
+  bool transposed = false;         // checkpoint tensors are [inputs, outputs]
+  std::int64_t expert = -1;        // which of `experts` routed experts this belongs to; -1: none. Experts are dealt whole to expert-parallel ranks
+  std::int64_t experts = 0;
 
   std::int64_t outputs() const {
     std::int64_t sum = 0;
@@ -47,12 +61,13 @@ struct ParamSpec {
     if (pieces[piece].name.empty()) return scope;
     return scope.empty() ? pieces[piece].name : scope + "." + pieces[piece].name;
   }
-  std::string piece_name(std::size_t piece) const { return piece_base(piece) + "." + suffix; }
+  // The tensor that holds the piece.
+  std::string piece_name(std::size_t piece) const { return pieces[piece].source.tensor.empty() ? piece_base(piece) + "." + suffix : pieces[piece].source.tensor; }
 };
 
 // Checkpoint tensors that no parameter wants, and why that is right. A name that fits no route and no rule is an error.
 struct IgnoreRule {
-  std::string suffix;  // the tensor's name ends with this
+  std::string pattern;  // of the tensor's name: `*` stands for anything, dots included (fnmatch)
   std::string reason;
 };
 
@@ -65,6 +80,8 @@ struct ParamTable {
 struct Topology {
   int tp_rank = 0;
   int tp_size = 1;
+  int ep_rank = 0;  // above 1 expert-parallel rank, experts are whole: tensor parallelism does not cut them
+  int ep_size = 1;
 };
 
 }  // namespace inflight::params

@@ -9,8 +9,15 @@ struct Range {
   std::int64_t begin, end;
 };
 
+// Tensor-parallel ranks that share the row, and this one's place among them.
+Topology shared_by(const ParamSpec& row, const Topology& topology) {
+  return row.expert >= 0 && topology.ep_size > 1 ? Topology{.ep_rank = topology.ep_rank, .ep_size = topology.ep_size} : topology;
+}
+
 // The rows of one piece that belong to this rank.
-Result<Range> piece_rows(const ParamSpec& row, const Piece& piece, const Topology& topology) {
+Result<Range> piece_rows(const ParamSpec& row, const Piece& piece, const Topology& whole) {
+  if (!TRY(is_local(row, whole))) return Range{0, 0};
+  const Topology topology = shared_by(row, whole);
   if (row.split != Split::kOutputs || topology.tp_size == 1) return Range{0, piece.rows};
   const std::int64_t units = piece.rows / row.unit;
   if (piece.kv && units < topology.tp_size) {  // fewer heads than ranks: neighbours share one
@@ -26,7 +33,8 @@ Result<Range> piece_rows(const ParamSpec& row, const Piece& piece, const Topolog
   return Range{topology.tp_rank * rows, (topology.tp_rank + 1) * rows};
 }
 
-Result<Range> columns(const ParamSpec& row, const Topology& topology) {
+Result<Range> columns(const ParamSpec& row, const Topology& whole) {
+  const Topology topology = shared_by(row, whole);
   if (row.split != Split::kInputs || topology.tp_size == 1) return Range{0, row.inputs};
   const std::int64_t units = row.inputs / row.unit;
   if (units % topology.tp_size != 0)
@@ -36,6 +44,13 @@ Result<Range> columns(const ParamSpec& row, const Topology& topology) {
 }
 
 }  // namespace
+
+Result<bool> is_local(const ParamSpec& row, const Topology& topology) {
+  if (row.expert < 0 || topology.ep_size == 1) return true;
+  if (row.experts % topology.ep_size != 0)
+    return fail(Code::kUnsupported, "{}: {} experts do not divide over {} expert-parallel ranks", row.full_name(), row.experts, topology.ep_size);
+  return row.expert / (row.experts / topology.ep_size) == topology.ep_rank;
+}
 
 Result<Slice> slice_of(const ParamSpec& row, std::size_t piece, const Topology& topology) {
   Slice slice;

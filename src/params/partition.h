@@ -16,6 +16,9 @@ struct Slice {
   std::int64_t local_row = 0;
 };
 
+// Whether this rank holds any of the row: false for experts of other expert-parallel ranks, whose slices and sizes are empty.
+Result<bool> is_local(const ParamSpec& row, const Topology& topology);
+
 // An error names the row, the sizes and the rank count when they do not divide.
 Result<Slice> slice_of(const ParamSpec& row, std::size_t piece, const Topology& topology);
 Result<std::int64_t> local_outputs(const ParamSpec& row, const Topology& topology);

@@ -15,6 +15,8 @@ std::size_t round_up64(std::size_t n) { return (n + 63) / 64 * 64; }
 // Columns of a BF16 or rounded copy of the activations.
 std::int64_t copy_stride(const Matrix& w) { return (w.inputs + 31) / 32 * 32; }
 
+bool is_int8(Arithmetic arithmetic) { return arithmetic == Arithmetic::kInt8 || arithmetic == Arithmetic::kInt8Grouped; }
+
 // Tokens that one worker converts at a time; int8 activation tiles ask for multiples of 16.
 constexpr std::int64_t kTokenGrain = 16;
 
@@ -55,57 +57,54 @@ std::size_t apply_scratch(const Matrix& w, Arithmetic arithmetic, const kernels:
   return 0;
 }
 
+void convert_activations(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t begin,
+                         std::int64_t end, std::byte* scratch) {
+  const Codes codes = w.format->codes;
+  if (is_int8(arithmetic) && codes == Codes::kLut4) return kernels.lut4->quantize_int8(x, ldx, tokens, w.inputs, begin, end, scratch);
+  if (is_int8(arithmetic) && w.format->quantized()) {
+    const auto quantize = arithmetic == Arithmetic::kInt8Grouped ? kernels.linear->quantize_grouped : kernels.linear->quantize_int8;
+    return quantize(x, ldx, tokens, w.inputs, w.group, begin, end, scratch);
+  }
+  if (arithmetic != Arithmetic::kBf16) return;
+  const std::int64_t stride = copy_stride(w);
+  if (codes != Codes::kBf16) {  // no integer or FP32 product takes BF16 activations: they are rounded and used as FP32
+    for (std::int64_t t = begin; t < end; ++t) kernels.vector->round_bf16(x + t * ldx, w.inputs, reinterpret_cast<float*>(scratch) + t * stride);
+    return;
+  }
+  auto* rounded = reinterpret_cast<std::uint16_t*>(scratch);
+  for (std::int64_t t = begin; t < end; ++t) {
+    kernels.vector->to_bf16(x + t * ldx, w.inputs, rounded + t * stride);
+    std::fill(rounded + t * stride + w.inputs, rounded + (t + 1) * stride, std::uint16_t{0});
+  }
+}
+
+void multiply_panels(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t panel_begin,
+                     std::int64_t panel_end, float* y, std::int64_t ldy, const std::byte* scratch) {
+  const kernels::LinearKernels& linear = *kernels.linear;
+  const Codes codes = w.format->codes;
+  if (is_int8(arithmetic) && codes == Codes::kLut4) return kernels.lut4->gemm_int8(lut4_view(w), scratch, tokens, panel_begin, panel_end, y, ldy);
+  const kernels::Weight view = w.view();
+  if (is_int8(arithmetic) && w.format->quantized()) {
+    const bool grouped = arithmetic == Arithmetic::kInt8Grouped, wide = codes == Codes::kU8;
+    const auto gemm = grouped ? (wide ? linear.gemm_u8_grouped : linear.gemm_u4_grouped) : wide ? linear.gemm_u8_int8 : linear.gemm_u4_int8;
+    return gemm(view, scratch, tokens, panel_begin, panel_end, y, ldy);
+  }
+  if (arithmetic == Arithmetic::kBf16 && codes == Codes::kBf16)
+    return linear.gemm_bf16_bf16(view, reinterpret_cast<const std::uint16_t*>(scratch), copy_stride(w), tokens, panel_begin, panel_end, y, ldy);
+  const float* input = arithmetic == Arithmetic::kBf16 ? reinterpret_cast<const float*>(scratch) : x;
+  const std::int64_t stride = arithmetic == Arithmetic::kBf16 ? copy_stride(w) : ldx;
+  if (codes == Codes::kLut4) return kernels.lut4->gemm(lut4_view(w), input, stride, tokens, panel_begin, panel_end, y, ldy);
+  const auto gemm = codes == Codes::kF32 ? linear.gemm_f32 : codes == Codes::kBf16 ? linear.gemm_bf16 : codes == Codes::kU8 ? linear.gemm_u8 : linear.gemm_u4;
+  gemm(view, input, stride, tokens, panel_begin, panel_end, y, ldy);
+}
+
 void apply(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, ThreadPool& pool, const float* x, std::int64_t ldx,
            std::int64_t tokens, float* y, std::int64_t ldy, std::byte* scratch) {
   if (tokens == 0) return;
-  const kernels::Weight view = w.view();
-  const kernels::LinearKernels& linear = *kernels.linear;
-  const std::int64_t grain = panel_grain(w, pool.threads());
-  const Codes codes = w.format->codes;
-
-  if (codes == Codes::kLut4 && arithmetic != Arithmetic::kFp32 && arithmetic != Arithmetic::kBf16) {
-    const kernels::Lut4Weight lut4 = lut4_view(w);
-    pool.parallel_for(tokens, kTokenGrain, [&](std::int64_t begin, std::int64_t end) { kernels.lut4->quantize_int8(x, ldx, tokens, w.inputs, begin, end, scratch); });
-    pool.parallel_for(w.panels(), grain, [&](std::int64_t begin, std::int64_t end) { kernels.lut4->gemm_int8(lut4, scratch, tokens, begin, end, y, ldy); });
-    return;
-  }
-  if ((arithmetic == Arithmetic::kInt8 || arithmetic == Arithmetic::kInt8Grouped) && w.format->quantized()) {
-    const bool grouped = arithmetic == Arithmetic::kInt8Grouped, wide = codes == Codes::kU8;
-    const auto quantize = grouped ? linear.quantize_grouped : linear.quantize_int8;
-    const auto gemm = grouped ? (wide ? linear.gemm_u8_grouped : linear.gemm_u4_grouped) : wide ? linear.gemm_u8_int8 : linear.gemm_u4_int8;
-    pool.parallel_for(tokens, kTokenGrain, [&](std::int64_t begin, std::int64_t end) { quantize(x, ldx, tokens, w.inputs, w.group, begin, end, scratch); });
-    pool.parallel_for(w.panels(), grain, [&](std::int64_t begin, std::int64_t end) { gemm(view, scratch, tokens, begin, end, y, ldy); });
-    return;
-  }
-  if (arithmetic == Arithmetic::kBf16 && codes == Codes::kBf16) {
-    auto* rounded = reinterpret_cast<std::uint16_t*>(scratch);
-    const std::int64_t stride = copy_stride(w);
-    pool.parallel_for(tokens, kTokenGrain, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t t = begin; t < end; ++t) {
-        kernels.vector->to_bf16(x + t * ldx, w.inputs, rounded + t * stride);
-        std::fill(rounded + t * stride + w.inputs, rounded + (t + 1) * stride, std::uint16_t{0});
-      }
-    });
-    pool.parallel_for(w.panels(), grain, [&](std::int64_t begin, std::int64_t end) { linear.gemm_bf16_bf16(view, rounded, stride, tokens, begin, end, y, ldy); });
-    return;
-  }
-  const float* input = x;
-  std::int64_t input_stride = ldx;
-  if (arithmetic == Arithmetic::kBf16) {  // no integer or FP32 product takes BF16 activations: they are rounded and used as FP32
-    auto* rounded = reinterpret_cast<float*>(scratch);
-    input_stride = copy_stride(w);
-    pool.parallel_for(tokens, kTokenGrain, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t t = begin; t < end; ++t) kernels.vector->round_bf16(x + t * ldx, w.inputs, rounded + t * input_stride);
-    });
-    input = rounded;
-  }
-  if (codes == Codes::kLut4) {
-    const kernels::Lut4Weight lut4 = lut4_view(w);
-    pool.parallel_for(w.panels(), grain, [&](std::int64_t begin, std::int64_t end) { kernels.lut4->gemm(lut4, input, input_stride, tokens, begin, end, y, ldy); });
-    return;
-  }
-  const auto gemm = codes == Codes::kF32 ? linear.gemm_f32 : codes == Codes::kBf16 ? linear.gemm_bf16 : codes == Codes::kU8 ? linear.gemm_u8 : linear.gemm_u4;
-  pool.parallel_for(w.panels(), grain, [&](std::int64_t begin, std::int64_t end) { gemm(view, input, input_stride, tokens, begin, end, y, ldy); });
+  if (apply_scratch(w, arithmetic, kernels, tokens) != 0)
+    pool.parallel_for(tokens, kTokenGrain, [&](std::int64_t begin, std::int64_t end) { convert_activations(w, arithmetic, kernels, x, ldx, tokens, begin, end, scratch); });
+  pool.parallel_for(w.panels(), panel_grain(w, pool.threads()),
+                    [&](std::int64_t begin, std::int64_t end) { multiply_panels(w, arithmetic, kernels, x, ldx, tokens, begin, end, y, ldy, scratch); });
 }
 
 }  // namespace inflight::quant

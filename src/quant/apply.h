@@ -36,4 +36,11 @@ std::size_t apply_scratch(const Matrix& w, Arithmetic arithmetic, const kernels:
 void apply(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, ThreadPool& pool, const float* x, std::int64_t ldx,
            std::int64_t tokens, float* y, std::int64_t ldy, std::byte* scratch);
 
+// The two steps of apply(), for callers that share them out themselves. First tokens [begin, end) of x are converted into scratch
+// (begin % 16 == 0, and end % 16 == 0 or end == tokens; nothing to do where apply_scratch() is 0), then panels are multiplied.
+void convert_activations(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t begin,
+                         std::int64_t end, std::byte* scratch);
+void multiply_panels(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t panel_begin,
+                     std::int64_t panel_end, float* y, std::int64_t ldy, const std::byte* scratch);
+
 }  // namespace inflight::quant

@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "params/partition.h"
-#include "quant/integer_formats.h"
 
 namespace inflight::quant {
 namespace {
@@ -11,20 +10,6 @@ namespace {
 std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
 }  // namespace
-
-Result<FormatPolicy> make_policy(std::string_view quantization, std::string_view lm_head) {
-  FormatPolicy policy;
-  if (!quantization.empty()) policy.linear = TRY(find_format(quantization));
-  if (policy.linear == &bf16_format()) policy.linear = nullptr;  // "bf16" keeps what is stored
-  if (lm_head.empty() || lm_head == "auto") {
-    policy.head = policy.linear && policy.linear->quantized() ? &wint8_format() : nullptr;
-  } else {
-    auto head = find_format(lm_head);
-    if (!head) return fail_at("--lm-head (\"auto\" or a format)", std::move(head).error());
-    policy.head = *head == &bf16_format() ? nullptr : *head;
-  }
-  return policy;
-}
 
 Result<ParamPlan> plan_params(const params::ParamTable& table, const params::Topology& topology, const FormatPolicy& policy,
                               const std::vector<bool>& stored_wide, const std::vector<const Format*>& stored_format) {
@@ -36,11 +21,11 @@ Result<ParamPlan> plan_params(const params::ParamTable& table, const params::Top
     slot.outputs = TRY(params::local_outputs(row, topology));
     slot.inputs = TRY(params::local_inputs(row, topology));
     slot.offset = offset;
-    const Format& as_stored = stored_wide[i] ? f32_format() : bf16_format();
+    const Format& as_stored = stored_wide[i] || row.role == params::Role::kRouter ? f32_format() : bf16_format();
     if (row.role == params::Role::kVector) {
       slot.bytes.codes = round_up(slot.outputs, kernels::kPanelRows) * 4;
     } else {
-      const Format* wanted = row.role == params::Role::kLinear ? policy.linear : row.role == params::Role::kHead ? policy.head : nullptr;
+      const Format* wanted = policy.of(row);
       slot.format = stored_format[i] ? stored_format[i] : wanted ? wanted : &as_stored;
       slot.bytes = slot.format->bytes(slot.outputs, slot.inputs, slot.format->group);
     }

@@ -7,18 +7,10 @@
 #include "base/result.h"
 #include "params/param_spec.h"
 #include "quant/matrix.h"
+#include "quant/policy.h"
 #include "tensor/buffer.h"
 
 namespace inflight::quant {
-
-// Which format each role takes.
-struct FormatPolicy {
-  const Format* linear = nullptr;  // nullptr: as stored
-  const Format* head = nullptr;    // nullptr: as stored
-};
-
-// What --quantization and --lm-head mean: "" is as stored; `auto` makes the head wint8 with an in-flight wint format, as stored otherwise.
-Result<FormatPolicy> make_policy(std::string_view quantization, std::string_view lm_head);
 
 // Where one parameter lives.
 struct Slot {
@@ -33,6 +25,7 @@ struct ParamPlan {
   std::int64_t weight_bytes = 0;   // arena size: every parameter with scales, norms, embedding, padding
 };
 
+// Routers are FP32. Rows of other expert-parallel ranks get an empty slot.
 // stored_wide[i]: some piece of row i is not BF16 in the checkpoint, so "as stored" means FP32.
 // stored_format[i]: the format the checkpoint already holds row i in (a converted folder), or nullptr; it wins over the policy.
 Result<ParamPlan> plan_params(const params::ParamTable& table, const params::Topology& topology, const FormatPolicy& policy,

@@ -14,8 +14,10 @@ extern const VectorKernels vector_avx512;
 const VectorKernels vector_avx512 = {
     .rms_norm = rms_norm,
     .add = add,
+    .add_scaled = add_scaled,
     .silu_mul = silu_mul,
     .rope_half = rope_half,
+    .rope_pairs = rope_pairs,
     .to_bf16 = to_bf16,
     .round_bf16 = round_bf16,
     .store_kv_f32 = store_kv_f32,

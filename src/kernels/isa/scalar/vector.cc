@@ -21,6 +21,10 @@ void add(float* y, const float* x, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) y[i] += x[i];
 }
 
+void add_scaled(float* y, const float* x, float factor, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) y[i] = std::fma(factor, x[i], y[i]);
+}
+
 void silu_mul(const float* gate, const float* up, std::int64_t n, float* y) {
   for (std::int64_t i = 0; i < n; ++i) y[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
 }
@@ -34,6 +38,15 @@ void rope_half(float* x, std::int64_t heads, std::int64_t head_dim, std::int64_t
       x[i + half] = high * cos[i] + low * sin[i];
     }
   }
+}
+
+void rope_pairs(float* x, std::int64_t heads, std::int64_t head_dim, std::int64_t rotary_dim, const float* cos, const float* sin) {
+  for (std::int64_t head = 0; head < heads; ++head, x += head_dim)
+    for (std::int64_t i = 0; i < rotary_dim / 2; ++i) {
+      const float first = x[2 * i], second = x[2 * i + 1];
+      x[2 * i] = first * cos[i] - second * sin[i];
+      x[2 * i + 1] = second * cos[i] + first * sin[i];
+    }
 }
 
 void to_bf16(const float* x, std::int64_t n, std::uint16_t* y) {
@@ -139,8 +152,10 @@ extern const VectorKernels vector_scalar;
 const VectorKernels vector_scalar = {
     .rms_norm = rms_norm,
     .add = add,
+    .add_scaled = add_scaled,
     .silu_mul = silu_mul,
     .rope_half = rope_half,
+    .rope_pairs = rope_pairs,
     .to_bf16 = to_bf16,
     .round_bf16 = round_bf16,
     .store_kv_f32 = store_kv<float>,

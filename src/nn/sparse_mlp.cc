@@ -1,0 +1,155 @@
+#include "nn/sparse_mlp.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "quant/experts.h"
+
+namespace inflight::nn {
+namespace {
+
+using params::ParamSpec;
+using params::Role;
+using params::Split;
+
+// All experts in one tensor: where expert e's piece of `rows` outputs from `first` on lies. `transposed` says whether the tensor is [E, inputs, outputs].
+params::Source stacked(const std::string& tensor, bool transposed, std::int64_t experts, std::int64_t outputs, std::int64_t inputs, std::int64_t e, std::int64_t first) {
+  if (transposed) return {.tensor = tensor, .shape = {experts, inputs, outputs}, .first_output = first, .first_input = e * inputs};
+  return {.tensor = tensor, .shape = {experts, outputs, inputs}, .first_output = e * outputs + first};
+}
+
+}  // namespace
+
+SparseMlp::SparseMlp(const Scope& scope, const SparseMlpSizes& c, std::int64_t layer)
+    : sizes_(c),
+      layer_(layer),
+      store_(scope.store()),
+      router_(scope.declare({.name = "gate", .role = Role::kRouter, .pieces = {{"gate", c.routing.experts}}, .inputs = c.hidden})) {
+  const std::int64_t experts = c.routing.experts;
+  const Scope stack = scope.at("experts");
+  const bool fused = stack.has_tensor("gate_up_proj");
+  // [E, hidden, 2 * intermediate], unless both readings have the same shape.
+  const bool up_transposed = fused && stack.has_shape("gate_up_proj", {experts, c.hidden, 2 * c.intermediate}) && c.hidden != 2 * c.intermediate;
+  const bool down_transposed = fused && (up_transposed || (stack.has_shape("down_proj", {experts, c.intermediate, c.hidden}) && c.hidden != c.intermediate));
+  for (std::int64_t e = 0; e < experts; ++e) {
+    const Scope one = scope.at("experts", e);
+    ParamSpec up_gate{.name = "up_gate_proj", .role = Role::kExpert, .split = Split::kOutputs, .pieces = {{"gate_proj", c.intermediate}, {"up_proj", c.intermediate}},
+                      .inputs = c.hidden, .expert = e, .experts = experts};
+    ParamSpec down{.name = "down_proj", .role = Role::kExpert, .split = Split::kInputs, .pieces = {{"down_proj", c.hidden}}, .inputs = c.intermediate, .expert = e, .experts = experts};
+    if (fused) {
+      up_gate.transposed = up_transposed;
+      down.transposed = down_transposed;
+      for (std::size_t piece = 0; piece < 2; ++piece)
+        up_gate.pieces[piece].source = stacked(stack.full("gate_up_proj"), up_transposed, experts, 2 * c.intermediate, c.hidden, e, static_cast<std::int64_t>(piece) * c.intermediate);
+      down.pieces[0].source = stacked(stack.full("down_proj"), down_transposed, experts, c.hidden, c.intermediate, e, 0);
+    }
+    up_gate_.push_back(one.declare(std::move(up_gate)));
+    down_.push_back(one.declare(std::move(down)));
+  }
+  for (const std::string_view owner : {"gate", "moe_statics"}) {
+    const std::string tensor = std::string(owner) + ".e_score_correction_bias";
+    if (!scope.has_tensor(tensor)) continue;
+    if (c.use_bias) bias_ = static_cast<std::int64_t>(scope.declare({.name = std::string(owner), .role = Role::kVector, .pieces = {{std::string(owner), experts}}, .suffix = "e_score_correction_bias"}));
+    else scope.ignore(tensor, "config.json says that this model is not routed by a correction bias");
+  }
+  if (c.shared_intermediate > 0) {
+    shared_.emplace(scope.at(c.shared_name), c.hidden, c.shared_intermediate);
+    if (c.shared_gate)
+      shared_gate_ = static_cast<std::int64_t>(scope.declare({.name = c.shared_name + "_gate", .role = Role::kRouter, .pieces = {{c.shared_name + "_gate", 1}}, .inputs = c.hidden}));
+  }
+}
+
+void SparseMlp::operator()(const Pass& pass, const float* x, std::int64_t ldx, float* y, std::int64_t ldy) const {
+  Runtime& rt = pass.runtime;
+  const auto clear = [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t) std::fill_n(y + t * ldy, sizes_.hidden, 0.0f);
+  };
+  if (shared_) {
+    (*shared_)(pass, x, ldx, y, ldy);
+    if (shared_gate_ >= 0) {
+      const quant::Matrix& gate = store_->matrix(static_cast<std::size_t>(shared_gate_));
+      const std::int64_t ldg = padded(1);
+      float* open = rt.workspace.floats(pass.tokens * ldg);
+      quant::apply(gate, quant::Arithmetic::kFp32, *rt.kernels, *rt.pool, x, ldx, pass.tokens, open, ldg, nullptr);
+      rt.pool->parallel_for(pass.tokens, 4, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t t = begin; t < end; ++t) {
+          const float factor = 1 / (1 + std::exp(-open[t * ldg]));
+          for (std::int64_t i = 0; i < sizes_.hidden; ++i) y[t * ldy + i] *= factor;
+        }
+      });
+    }
+  } else {
+    rt.pool->parallel_for(pass.tokens, 16, clear);
+  }
+  // Tokens of either arithmetic are sorted by expert among themselves.
+  if (pass.decode > 0) run_experts(rt, true, pass.decode, x, ldx, y, ldy);
+  if (pass.tokens > pass.decode) run_experts(rt, false, pass.tokens - pass.decode, x + pass.decode * ldx, ldx, y + pass.decode * ldy, ldy);
+}
+
+void SparseMlp::run_experts(Runtime& rt, bool decode, std::int64_t tokens, const float* x, std::int64_t ldx, float* y, std::int64_t ldy) const {
+  const Routing& routing = sizes_.routing;
+  const std::int64_t experts = routing.experts, top_k = routing.top_k, slots = tokens * top_k, hidden = sizes_.hidden, intermediate = sizes_.intermediate;
+  const quant::Matrix& router = store_->matrix(router_);
+  const float* bias = bias_ >= 0 ? store_->vector(static_cast<std::size_t>(bias_)) : nullptr;
+  const kernels::VectorKernels& vector = *rt.kernels->vector;
+  const auto integers = [&](std::int64_t n) { return reinterpret_cast<std::int32_t*>(rt.workspace.floats(n)); };
+
+  const std::int64_t ldl = padded(experts);
+  float* logits = rt.workspace.floats(tokens * ldl);
+  quant::apply(router, quant::Arithmetic::kFp32, *rt.kernels, *rt.pool, x, ldx, tokens, logits, ldl, nullptr);
+  std::int32_t* chosen = integers(slots);
+  float* weights = rt.workspace.floats(slots);
+  float* scratch = rt.workspace.floats(2 * experts * rt.pool->threads());
+  rt.pool->parallel_for(tokens, 16, [&](int worker, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t) route(routing, logits + t * ldl, bias, chosen + t * top_k, weights + t * top_k, scratch + worker * 2 * experts);
+  });
+
+  // Counting sort: the rows of an expert lie together, in token order.
+  std::int32_t* first = integers(experts + 1);
+  std::int32_t* row_of = integers(slots);    // of (token, choice)
+  std::int32_t* token_of = integers(slots);  // of a row
+  std::fill_n(first, experts + 1, 0);
+  for (std::int64_t s = 0; s < slots; ++s) ++first[chosen[s] + 1];
+  if (rt.expert_tokens)
+    for (std::int64_t e = 0; e < experts; ++e) (*rt.expert_tokens)[static_cast<std::size_t>(layer_)][static_cast<std::size_t>(e)] += first[e + 1];
+  for (std::int64_t e = 0; e < experts; ++e) first[e + 1] += first[e];
+  std::int32_t* filled = integers(experts);
+  std::copy_n(first, experts, filled);
+  for (std::int64_t s = 0; s < slots; ++s) {
+    row_of[s] = filled[chosen[s]]++;
+    token_of[row_of[s]] = static_cast<std::int32_t>(s / top_k);
+  }
+  auto* up_gates = reinterpret_cast<quant::ExpertRows*>(rt.workspace.bytes(static_cast<std::size_t>(std::min(experts, slots)) * sizeof(quant::ExpertRows)));
+  auto* downs = reinterpret_cast<quant::ExpertRows*>(rt.workspace.bytes(static_cast<std::size_t>(std::min(experts, slots)) * sizeof(quant::ExpertRows)));
+  std::size_t groups = 0;
+  for (std::int64_t e = 0; e < experts; ++e) {
+    if (first[e + 1] == first[e]) continue;
+    up_gates[groups] = {&store_->matrix(up_gate_[static_cast<std::size_t>(e)]), first[e], first[e + 1] - first[e]};
+    downs[groups++] = {&store_->matrix(down_[static_cast<std::size_t>(e)]), first[e], first[e + 1] - first[e]};
+  }
+
+  float* gathered = rt.workspace.floats(slots * hidden);
+  rt.pool->parallel_for(slots, 16, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) std::copy_n(x + token_of[r] * ldx, hidden, gathered + r * hidden);
+  });
+  const auto product = [&](const quant::ExpertRows* rows, const float* in, std::int64_t ldin, float* out, std::int64_t ldout) {
+    const quant::Format& format = *rows[0].w->format;
+    const auto arithmetic = decode ? rt.compute.decode(format) : rt.compute.prefill(format);
+    std::byte* converted = rt.workspace.bytes(quant::apply_experts_scratch({rows, groups}, arithmetic, *rt.kernels));
+    quant::apply_experts({rows, groups}, arithmetic, *rt.kernels, *rt.pool, in, ldin, out, ldout, converted);
+  };
+  const std::int64_t ldu = padded(2 * intermediate), ldd = padded(hidden);
+  float* up_gate = rt.workspace.floats(slots * ldu);  // [rows, gate | up]
+  product(up_gates, gathered, hidden, up_gate, ldu);
+  rt.pool->parallel_for(slots, 16, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) vector.silu_mul(up_gate + r * ldu, up_gate + r * ldu + intermediate, intermediate, up_gate + r * ldu);
+  });
+  float* down = rt.workspace.floats(slots * ldd);
+  product(downs, up_gate, ldu, down, ldd);
+  rt.pool->parallel_for(tokens, 8, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t)
+      for (std::int64_t k = 0; k < top_k; ++k) vector.add_scaled(y + t * ldy, down + row_of[t * top_k + k] * ldd, weights[t * top_k + k], hidden);
+  });
+}
+
+}  // namespace inflight::nn

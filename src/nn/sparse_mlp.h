@@ -1,0 +1,42 @@
+// A mixture of experts in place of the feed-forward block: a router picks top_k experts for each token; their outputs are summed by its weights.
+#pragma once
+#include <optional>
+#include <vector>
+
+#include "nn/mlp.h"
+#include "nn/router.h"
+
+namespace inflight::nn {
+
+struct SparseMlpSizes {
+  Routing routing;
+  std::int64_t hidden = 0;
+  std::int64_t intermediate = 0;            // of one routed expert
+  std::int64_t shared_intermediate = 0;     // of the shared experts together, 0: none
+  std::string shared_name = "shared_experts";
+  bool shared_gate = false;                 // the shared output is weighed by sigmoid(<shared_name>_gate . x) (Qwen2-MoE)
+  bool use_bias = true;                     // apply the correction bias, where the checkpoint has one
+};
+
+// The checkpoint may store experts one by one (experts.3.gate_proj.weight), fused (experts.3.up_gate_proj.weight), or all in one tensor
+// (experts.gate_up_proj [E, 2 * intermediate, hidden], experts.down_proj [E, hidden, intermediate], or both with the last two axes exchanged).
+class SparseMlp {
+ public:
+  SparseMlp(const Scope& scope, const SparseMlpSizes& sizes, std::int64_t layer);
+  // y [T, ldy >= padded(hidden)] = sum over chosen experts of weight * expert(x), and the shared experts.
+  void operator()(const Pass& pass, const float* x, std::int64_t ldx, float* y, std::int64_t ldy) const;
+
+ private:
+  void run_experts(Runtime& rt, bool decode, std::int64_t tokens, const float* x, std::int64_t ldx, float* y, std::int64_t ldy) const;
+
+  SparseMlpSizes sizes_;
+  std::int64_t layer_;
+  const quant::ParamStore* store_;
+  std::size_t router_;
+  std::int64_t bias_ = -1;                   // row index, or -1
+  std::vector<std::size_t> up_gate_, down_;  // of each expert
+  std::optional<Mlp> shared_;
+  std::int64_t shared_gate_ = -1;
+};
+
+}  // namespace inflight::nn

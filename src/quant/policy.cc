@@ -1,0 +1,114 @@
+#include "quant/policy.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/json.h"
+#include "base/nearest.h"
+#include "quant/integer_formats.h"
+
+namespace inflight::quant {
+namespace {
+
+using params::ParamSpec;
+using params::Role;
+
+bool takes_format(Role role) { return role == Role::kLinear || role == Role::kExpert || role == Role::kHead; }
+
+bool matches(const std::string& pattern, const std::string& name) { return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0; }
+
+bool matches(const std::string& pattern, const ParamSpec& row) {
+  if (!takes_format(row.role)) return false;
+  if (matches(pattern, row.scope.empty() ? row.name : row.scope + "." + row.name)) return true;
+  for (std::size_t piece = 0; piece < row.pieces.size(); ++piece)
+    if (matches(pattern, row.piece_base(piece))) return true;
+  return false;
+}
+
+// "bf16" keeps what is stored.
+Result<const Format*> wanted_format(std::string_view name) {
+  const Format* format = TRY(find_format(name));
+  return format == &bf16_format() ? nullptr : format;
+}
+
+Result<void> read_object(std::string_view text, FormatPolicy& policy) {
+  const auto parsed = parse_json(text, "--quantization");  // an object: it starts with a brace
+  if (!parsed)
+    return fail(Code::kInvalidArgument, "{}\n  expected e.g. {{\"quantization\": \"mix_quant\", \"dense_quant_type\": \"wint8\", \"moe_quant_type\": \"wint4\"}}", parsed.error().message);
+  const Json& json = *parsed;
+  constexpr std::array<std::string_view, 4> kKeys = {"quantization", "dense_quant_type", "moe_quant_type", "kv_cache_quant_type"};
+  for (const auto& [key, value] : json.items()) {
+    if (std::ranges::find(kKeys, key) == kKeys.end()) return fail(Code::kInvalidArgument, "--quantization: key \"{}\" is not known; {}", key, known_names_hint(key, kKeys));
+    if (!value.is_string() && !value.is_null()) return fail(Code::kInvalidArgument, "--quantization: \"{}\" must be a string, not {}", key, value.dump());
+  }
+  const JsonView view{&json, "--quantization"};
+  const std::string kind = TRY(view.string("quantization"));
+  if (!TRY(view.string_or("kv_cache_quant_type", "")).empty())
+    return fail(Code::kUnsupported, "--quantization: a quantized KV cache (kv_cache_quant_type \"{}\") is not supported; leave it out and see --kv-cache-dtype", TRY(view.string("kv_cache_quant_type")));
+  if (kind != "mix_quant") {
+    if (json.size() != 1) return fail(Code::kInvalidArgument, "--quantization: \"dense_quant_type\" and \"moe_quant_type\" belong to \"quantization\": \"mix_quant\", not to \"{}\"", kind);
+    policy.linear = policy.expert = TRY(wanted_format(kind));
+    return {};
+  }
+  const auto part = [&](std::string_view key) -> Result<const Format*> {
+    const std::string name = TRY(view.string_or(key, ""));
+    if (name.empty()) return nullptr;
+    auto format = wanted_format(name);
+    if (!format) return fail_at(fmt::format("--quantization: {}", key), std::move(format).error());
+    return *format;
+  };
+  policy.linear = TRY(part("dense_quant_type"));
+  policy.expert = TRY(part("moe_quant_type"));
+  if (!policy.linear && !policy.expert) return fail(Code::kInvalidArgument, "--quantization: mix_quant needs \"dense_quant_type\" or \"moe_quant_type\", or both");
+  return {};
+}
+
+}  // namespace
+
+const Format* FormatPolicy::of(const ParamSpec& row) const {
+  if (!takes_format(row.role)) return nullptr;
+  for (auto o = overrides.rbegin(); o != overrides.rend(); ++o)
+    if (matches(o->pattern, row)) return o->format;
+  return row.role == Role::kLinear ? linear : row.role == Role::kExpert ? expert : head;
+}
+
+Result<void> FormatPolicy::check_overrides(const params::ParamTable& table) const {
+  for (const Override& o : overrides) {
+    if (std::ranges::any_of(table.rows, [&](const ParamSpec& row) { return matches(o.pattern, row); })) continue;
+    const auto example = std::ranges::find_if(table.rows, [](const ParamSpec& row) { return takes_format(row.role); });
+    return fail(Code::kInvalidArgument, "--quantization-override: \"{}\" matches no weight of this model; names look like \"{}\" (inflight inspect MODEL lists them; norms, routers and embeddings are never quantized)",
+                o.pattern, example == table.rows.end() ? "model.layers.0.mlp.down_proj" : example->piece_base(0));
+  }
+  return {};
+}
+
+bool FormatPolicy::agrees(const FormatPolicy& other, const params::ParamTable& table) const {
+  return std::ranges::all_of(table.rows, [&](const ParamSpec& row) { return of(row) == other.of(row); });
+}
+
+Result<FormatPolicy> make_policy(std::string_view quantization, std::string_view lm_head, const std::vector<std::string>& overrides) {
+  FormatPolicy policy;
+  if (quantization.starts_with('{')) TRY(read_object(quantization, policy));
+  else if (!quantization.empty()) policy.linear = policy.expert = TRY(wanted_format(quantization));
+  if (lm_head.empty() || lm_head == "auto") {
+    const bool quantized = (policy.linear && policy.linear->quantized()) || (policy.expert && policy.expert->quantized());
+    policy.head = quantized ? &wint8_format() : nullptr;
+  } else {
+    auto head = wanted_format(lm_head);
+    if (!head) return fail_at("--lm-head (\"auto\" or a format)", std::move(head).error());
+    policy.head = *head;
+  }
+  for (const std::string& text : overrides) {
+    const std::size_t equals = text.rfind('=');
+    if (equals == std::string::npos || equals == 0 || equals + 1 == text.size())
+      return fail(Code::kInvalidArgument, "--quantization-override \"{}\": expected PATTERN=FORMAT, e.g. '{}'", text, kOverrideExample);
+    auto format = wanted_format(std::string_view(text).substr(equals + 1));
+    if (!format) return fail_at(fmt::format("--quantization-override \"{}\"", text), std::move(format).error());
+    policy.overrides.push_back({text.substr(0, equals), *format});
+  }
+  return policy;
+}
+
+}  // namespace inflight::quant

@@ -1,0 +1,41 @@
+// Which format each parameter takes: a choice per role, and exceptions by name.
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "params/param_spec.h"
+#include "quant/format.h"
+
+namespace inflight::quant {
+
+inline constexpr std::string_view kOverrideExample = "model.layers.*.mlp.down_proj=wint8";
+
+struct FormatPolicy {
+  struct Override {
+    std::string pattern;              // shell pattern (`*`, `?`, `[...]`; `*` crosses dots) over names without suffix
+    const Format* format = nullptr;   // nullptr: as stored
+  };
+  const Format* linear = nullptr;  // nullptr: as stored
+  const Format* expert = nullptr;  // routed experts
+  const Format* head = nullptr;
+  std::vector<Override> overrides;  // the last that matches wins
+
+  // The format of a row, nullptr: as stored. Vectors, routers and look-up tables always stay as they are.
+  // An override applies to a row when it matches the row's own name ("...self_attn.qkv_proj") or that of one of its pieces ("...q_proj"): a fused row has one format.
+  const Format* of(const params::ParamSpec& row) const;
+  // An error names an override that no row of the table takes.
+  Result<void> check_overrides(const params::ParamTable& table) const;
+  // Both give every row of the table the same format.
+  bool agrees(const FormatPolicy& other, const params::ParamTable& table) const;
+};
+
+// quantization: "" (as stored), a format's name, or a JSON object as FastDeploy takes it:
+//   {"quantization": "mix_quant", "dense_quant_type": "wint8", "moe_quant_type": "wint4"}; a missing type leaves that part as stored.
+// lm_head: `auto` makes the head wint8 beside an in-flight wint format, as stored otherwise.
+// overrides: "pattern=format" each.
+Result<FormatPolicy> make_policy(std::string_view quantization, std::string_view lm_head, const std::vector<std::string>& overrides = {});
+
+}  // namespace inflight::quant
