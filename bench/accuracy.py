@@ -43,20 +43,24 @@ def wlut4(w):
     """The rule of docs/formats/wlut4.md."""
     most = np.abs(w).max(1)
     exponent = np.clip(np.floor(np.log2(np.where(most == 0, 1, most))), -100, 126)
-    z = grouped((w * 2.0 ** (16 - exponent)[:, None]).astype(F32), 16)
-    step = ((16 + np.arange(128) % 16) * 2.0 ** (np.arange(128) // 16)).astype(F32)
+    z = grouped((w.astype(np.float64) * 2.0 ** (16 - exponent)[:, None]), 16)
     largest = np.abs(z).max(-1)
-    base = np.clip(np.searchsorted(step, largest / 64, side="right") - 1, 1, 122)
+    step = np.append((16 + np.arange(128) % 16) * 2.0 ** (np.arange(128) // 16), np.inf)
+    floor = np.searchsorted(step, largest / 64, side="right") - 1
+    base, octave = np.clip(floor, 1, 122), np.maximum(floor, 0) // 16
+    t = np.minimum(np.rint(z * (2.0 ** (4 - octave))[..., None]), 32767).astype(np.int32)
     long_sign = np.where(-z.min(-1) >= z.max(-1), 1, -1)
     bounds = np.floor((LUT4[1:] + LUT4[:-1]) / 2)
-    best = np.full(base.shape, np.inf, F32)
-    out = np.zeros_like(z)
-    for sign, tries in ((long_sign, range(-1, 3)), (-long_sign, range(2, 6))):
+    best = np.full(base.shape, 1 << 30)
+    out = np.zeros(z.shape, F32)
+    for sign, tries in ((long_sign, (-1, 0, 1, 2, 4, 5)), (-long_sign, (3, 4))):
         for d in tries:
             s = step[base + d]
-            y = np.clip(np.rint(z * (sign / s).astype(F32)[..., None]), -128, 127)
+            twice = (2 * s / 2.0 ** octave).astype(np.int32)   # the step in its octave
+            multiplier = sign * (((1 << 20) // twice + 1) // 2)
+            y = (((t * multiplier[..., None] + (1 << 14)) >> 15) + 64) >> 7
             q = LUT4[np.searchsorted(bounds, y)]
-            error = ((y - q) ** 2).sum(-1).astype(F32) * (s * s)
+            error = (16 * np.minimum(((y - q) ** 2).sum(-1), 2047).astype(np.int64) * 10 * twice * twice) >> 16
             better = error < best
             best = np.where(better, error, best)
             out = np.where(better[..., None], q * (sign * s)[..., None], out)
@@ -93,8 +97,31 @@ def q4_0(w):
     return ungrouped(q * half(step), w.shape)
 
 
+def q4_1(w):
+    """16 even levels from the least to the largest weight of 32."""
+    x = grouped(w, 32)
+    low = x.min(-1, keepdims=True)
+    step = (x.max(-1, keepdims=True) - low) / F32(15)
+    q = np.clip(np.floor((x - low) * inverse(step) + F32(0.5)), 0, 15)
+    return ungrouped(q * half(step) + half(low), w.shape)
+
+
+def q5_0(w):
+    x = grouped(w, 32)
+    extreme = np.take_along_axis(x, np.abs(x).argmax(-1)[..., None], -1)
+    step = extreme / -16
+    q = np.clip(np.floor(x * inverse(step) + 16.5), 0, 31) - 16
+    return ungrouped(q * half(step), w.shape)
+
+
+def q8_0(w):
+    x = grouped(w, 32)
+    step = np.abs(x).max(-1, keepdims=True) / F32(127)
+    return ungrouped(round_half_away(x * inverse(step)) * half(step), w.shape)
+
+
 def fit_scale_and_minimum(x, weight):
-    """For runs [..., n]: scale and minimum of 16 levels, the weighted best of 21 widths, each refined by least squares."""
+    """For runs [..., n]: scale and minimum of 16 levels, the weighted best of 21 widths over the minimum so far, each refined by least squares."""
     low, high = np.minimum(x.min(-1), 0), x.max(-1)
     width = np.where(high > low, high - low, 1)
     total, total_x = weight.sum(-1), (weight * x).sum(-1)
@@ -102,7 +129,7 @@ def fit_scale_and_minimum(x, weight):
     q = np.clip(np.rint((x - low[..., None]) / scale[..., None]), 0, 15)
     best = (weight * (scale[..., None] * q + minimum[..., None] - x) ** 2).sum(-1)
     for i in range(21):
-        q = np.clip(np.rint((14 + 0.1 * i) / width[..., None] * (x - low[..., None])), 0, 15)
+        q = np.clip(np.rint((14 + 0.1 * i) / (high - minimum + (high <= minimum))[..., None] * (x - minimum[..., None])), 0, 15)
         sum_q, sum_qq, sum_qx = (weight * q).sum(-1), (weight * q * q).sum(-1), (weight * q * x).sum(-1)
         determinant = total * sum_qq - sum_q ** 2
         s = (total * sum_qx - total_x * sum_q) * inverse(determinant)

@@ -1,15 +1,10 @@
 // The look-up format (lut4.h), for every ISA with its vocabulary (dot.h and lut4.h of its folder).
 
-#include "kernels/source.inl"
-
-// ---------------------------------------------------------------- the search
-// Nearest values by halves of a table: bits 3..6 of y, which lies in [-64, 63], choose eight neighbours; at most two bounds between
-// nibbles lie among them.
+// For bits 3..6 of y, which lies in [-64, 63]: at most two bounds between nibbles lie among eight neighbours.
 struct Lut4Tables {
   std::uint8_t start[16], first[16], second[16];  // the nibble of the least of the eight; y above a bound adds one; 127: no bound
   std::uint8_t values[16];                        // signed
   std::uint8_t raised[16];                        // values + 64
-  float inverses[16];                             // 1 / (16 + i)
 };
 constexpr Lut4Tables make_lut4_tables() {
   Lut4Tables t{};
@@ -23,98 +18,10 @@ constexpr Lut4Tables make_lut4_tables() {
     }
     t.values[i] = static_cast<std::uint8_t>(kLut4Values[i]);
     t.raised[i] = static_cast<std::uint8_t>(kLut4Values[i] + 64);
-    t.inverses[i] = 1.0f / static_cast<float>(16 + i);
   }
   return t;
 }
 constexpr Lut4Tables kLut4Tables = make_lut4_tables();
-
-struct Lut4Best {
-  Ints nibbles, steps;
-  Lanes error;
-};
-
-struct Lut4Registers {
-  Ints start, first, second, values;
-  InverseTable inverses;
-};
-
-// One step for each of four groups: s of the step bytes, and in the top bits the sign.
-LANES_INLINE void try_step(const Lanes (&z)[4], Ints s, Ints sign, const Lut4Registers& t, Lut4Best& best) {
-  const Ints moved = shift_up_19(s);
-  const Lanes step = floats_of(add(moved, splat_int(131 << 23)));
-  const Lanes weight = multiply(step, step);
-  const Lanes inverse = floats_of(flip_bits(subtract(bits_of(inverse_of(t.inverses, s)), both_bits(moved, splat_int(0x7f800000))), sign));
-  const Ints q[4] = {round_lanes(multiply(z[0], splat_group<0>(inverse))), round_lanes(multiply(z[1], splat_group<1>(inverse))),
-                     round_lanes(multiply(z[2], splat_group<2>(inverse))), round_lanes(multiply(z[3], splat_group<3>(inverse)))};
-  const Ints y = narrow_groups(q);
-  const Ints clamped = clamp_bytes(y), eighth = eighths(clamped);
-  const Ints nibbles = count_above(count_above(look_up(t.start, eighth), y, look_up(t.first, eighth)), y, look_up(t.second, eighth));
-  const Lanes error = multiply(to_float(add_across(squares(subtract_bytes(y, look_up(t.values, nibbles))))), weight);
-  const Mask better = less(error, best.error);
-  best.error = choose_if(better, error, best.error);
-  best.nibbles = choose_if(better, nibbles, best.nibbles);
-  best.steps = choose_if(better, either_bits(s, sign), best.steps);
-}
-
-// Four groups of one row: their codes as eight dwords, their step bytes in the low bytes of `steps`.
-LANES_INLINE void search_groups(const Lanes (&z)[4], std::uint32_t* chunk, std::uint32_t (&steps)[4]) {
-  const Lut4Registers t{table16(kLut4Tables.start), table16(kLut4Tables.first), table16(kLut4Tables.second), table16(kLut4Tables.values), inverse_table(kLut4Tables.inverses)};
-  const Ints largest = largest_of_each(z);
-  const Ints floor = subtract(shift_down_19(bits_of(multiply(floats_of(shift_right_one(largest)), splat(1.0f / 64)))), splat_int(2096));
-  const Ints base = larger(smaller(floor, splat_int(122)), splat_int(1));
-  const Ints top = splat_int(static_cast<int>(0x80000000u));
-  const Ints short_sign = shift_up_31(largest), long_sign = flip_bits(short_sign, top);  // the largest is negative: -, +
-  Lut4Best best{splat_int(0), splat_int(0), splat(__builtin_inff())};
-  for (const int d : kLut4LongTries) try_step(z, add(base, splat_int(d)), long_sign, t, best);
-  for (const int d : kLut4ShortTries) try_step(z, add(base, splat_int(d)), short_sign, t, best);
-  store_group_codes(chunk, best.nibbles);
-  store_group_dwords(steps, best.steps);
-  for (std::uint32_t& step : steps) step = (step & 127) | step >> 24;
-}
-
-template <DType kType>
-std::int64_t quantize_lut4_rows(const SourceRows& source, int lane, std::uint8_t* codes, std::uint8_t* steps, float* row_scales) {
-  const char* base = static_cast<const char*>(source.data);
-  constexpr std::int64_t kBytes = Source<kType>::kBytes;
-  float raise[16];
-  for (int row = 0; row < source.rows; ++row) {
-    const std::uint32_t most = largest_bits<kType>(base + row * source.stride * kBytes, source.inputs);
-    if (most >= kInfinityBits) return first_non_finite<kType>(source);
-    int exponent = static_cast<int>(most >> 23) - 127;
-    exponent = exponent < -100 ? -100 : exponent > 126 ? 126 : exponent;
-    row_scales[lane + row] = most == 0 ? 0 : from_bits(static_cast<std::uint32_t>(exponent - 16 + 127) << 23);
-    raise[row] = from_bits(static_cast<std::uint32_t>(16 - exponent + 127) << 23);
-  }
-  alignas(64) std::uint32_t chunk[16][16];
-  for (std::int64_t k = 0; k < source.inputs; k += 128) {
-    const std::int64_t n = source.inputs - k < 128 ? source.inputs - k : 128;
-    for (int row = 0; row < source.rows; ++row)
-      for (std::int64_t at = 0; at < n; at += 64) {
-        const char* p = base + (row * source.stride + k + at) * kBytes;
-        const Lanes by = splat(raise[row]);
-        Lanes z[4];
-        if (n - at >= 64) {
-          for (int i = 0; i < 4; ++i) z[i] = multiply(Source<kType>::load(p + i * 16 * kBytes), by);
-        } else {
-          for (int i = 0; i < 4; ++i) z[i] = multiply(load_source<kType>(p + i * 16 * kBytes, n - at - i * 16), by);
-        }
-        std::uint32_t found[4];
-        search_groups(z, chunk[row] + at / 8, found);
-        const std::int64_t groups = (n - at + 15) / 16;
-        for (std::int64_t g = 0; g < 4; ++g)
-          if (g < groups) steps[((k + at) / 16 + g) * 16 + lane + row] = static_cast<std::uint8_t>(found[g]);
-      }
-    scatter(chunk, lane, source.rows, (n + 15) / 16 * 2, reinterpret_cast<std::uint32_t*>(codes + k * 8));
-  }
-  return -1;
-}
-
-std::int64_t quantize_lut4(const SourceRows& source, int lane, std::uint8_t* codes, std::uint8_t* steps, float* row_scales) {
-  if (source.dtype == DType::kF32) return quantize_lut4_rows<DType::kF32>(source, lane, codes, steps, row_scales);
-  if (source.dtype == DType::kF16) return quantize_lut4_rows<DType::kF16>(source, lane, codes, steps, row_scales);
-  return quantize_lut4_rows<DType::kBF16>(source, lane, codes, steps, row_scales);
-}
 
 // ---------------------------------------------------------------- products
 LANES_INLINE std::int64_t lut4_groups(std::int64_t inputs) { return (inputs + 15) / 16; }

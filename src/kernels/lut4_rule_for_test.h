@@ -10,7 +10,7 @@ namespace inflight::kernels {
 struct Lut4Row {
   float scale = 0;
   std::vector<int> nibbles, steps;  // [K], [groups]: the signed step
-  std::vector<float> errors;        // [groups]: of the codes kept, in the unit of row scale squared
+  std::vector<float> errors;        // [groups]: squared, of the codes kept, in units of the row scale
 };
 
 inline const std::vector<int>& lut4_values() {
@@ -20,6 +20,11 @@ inline const std::vector<int>& lut4_values() {
 
 inline int lut4_signed_step(int s, int sign) { return sign * (16 + s % 16) * (1 << s / 16); }
 
+inline double lut4_step_in_octave(int s, int octave) { return std::ldexp(lut4_signed_step(s, 1), -octave); }
+
+// x / 2^bits to the nearest integer, a half upwards.
+inline int lut4_rounded(double x, int bits) { return static_cast<int>(std::floor(std::ldexp(x, -bits) + 0.5)); }
+
 inline Lut4Row lut4_by_the_rule(const float* w, std::int64_t inputs) {
   Lut4Row row;
   double most = 0;
@@ -27,53 +32,52 @@ inline Lut4Row lut4_by_the_rule(const float* w, std::int64_t inputs) {
   const int exponent = most == 0 ? -100 : std::min(std::max(static_cast<int>(std::floor(std::log2(most))), -100), 126);
   row.scale = most == 0 ? 0 : std::ldexp(1.0f, exponent - 16);
   for (std::int64_t first = 0; first < inputs; first += 16) {
-    std::vector<float> z(16, 0.0f);
+    std::vector<double> z(16, 0.0);
     double largest = 0;
     bool negative = true;  // is the largest element
     for (std::int64_t k = first; k < inputs && k < first + 16; ++k) {
-      const float v = z[static_cast<std::size_t>(k - first)] = std::ldexp(w[k], 16 - exponent);
-      const double size = std::fabs(static_cast<double>(v));
-      if (size > largest) negative = v < 0;
-      else if (size == largest) negative = negative || v < 0;
-      largest = std::fmax(largest, size);
+      const double v = z[static_cast<std::size_t>(k - first)] = std::ldexp(static_cast<double>(w[k]), 16 - exponent);
+      if (std::fabs(v) > largest) negative = v < 0;
+      else if (std::fabs(v) == largest) negative = negative || v < 0;
+      largest = std::fmax(largest, std::fabs(v));
     }
-    // The largest s with step(s) <= largest / 64, but room for all tries.
-    int base = 1;
+    // The largest s with step(s) <= largest / 64, but room for all tries; the octave of the largest step at all.
+    int base = 1, octave = 0;
     while (base < 122 && lut4_signed_step(base + 1, 1) <= largest / 64) ++base;
-    float best = std::numeric_limits<float>::infinity();
+    while (octave < 7 && lut4_signed_step(16 * (octave + 1), 1) <= largest / 64) ++octave;
+    int best = 1 << 30;
+    double best_error = 0;
     std::vector<int> kept;
     int kept_step = 0;
-    if (largest == 0) {
-      kept.assign(16, 8);
-      kept_step = 16;
-      best = 0;
-    }
     for (const bool far : {true, false})
-      for (int d = far ? -1 : 2; d <= (far ? 2 : 5); ++d) {
+      for (const int d : far ? std::vector<int>{-1, 0, 1, 2, 4, 5} : std::vector<int>{3, 4}) {
         const int s = base + d, sign = far == negative ? 1 : -1;
-        const float inverse = 1.0f / static_cast<float>(lut4_signed_step(s, sign));
+        const double step = lut4_step_in_octave(s, octave);
+        const int multiplier = sign * static_cast<int>(std::floor(std::ldexp(1.0, 18) / step + 0.5));
         std::vector<int> nibbles;
-        std::int64_t sum = 0;
-        for (const float v : z) {
-          const float exact = std::rint(v * inverse);
-          const int y = static_cast<int>(std::fmin(std::fmax(exact, -128.0f), 127.0f));
+        int sum = 0;
+        double error = 0;
+        for (const double v : z) {
+          const double t = std::fmin(std::nearbyint(std::ldexp(v, 4 - octave)), 32767.0);
+          const int y = lut4_rounded(lut4_rounded(t * multiplier, 15), 7);
           int nearest = 0;
           for (int j = 1; j < 16; ++j)
             if (std::abs(y - lut4_values()[static_cast<std::size_t>(j)]) < std::abs(y - lut4_values()[static_cast<std::size_t>(nearest)])) nearest = j;  // a tie: the lower
           nibbles.push_back(nearest);
-          const int off = y - lut4_values()[static_cast<std::size_t>(nearest)];
-          sum += off * off;
+          const int value = lut4_values()[static_cast<std::size_t>(nearest)];
+          sum += (y - value) * (y - value);
+          error += std::pow(v - static_cast<double>(value * lut4_signed_step(s, sign)), 2);
         }
-        const float step = static_cast<float>(lut4_signed_step(s, 1));
-        const float error = static_cast<float>(sum) * (step * step);
-        if (error < best) {
-          best = error;
+        const int score = static_cast<int>(std::floor(16.0 * std::min(sum, 2047) * 40 * step * step / 65536));
+        if (score < best) {
+          best = score;
+          best_error = error;
           kept = nibbles;
           kept_step = lut4_signed_step(s, sign);
         }
       }
     row.steps.push_back(kept_step);
-    row.errors.push_back(best);
+    row.errors.push_back(static_cast<float>(best_error));
     for (std::int64_t k = first; k < inputs && k < first + 16; ++k) row.nibbles.push_back(kept[static_cast<std::size_t>(k - first)]);
   }
   return row;

@@ -1,9 +1,13 @@
-#include "kernels/isa/avx512/lut4.h"
+#include "kernels/isa/avx512/lut4_search.h"
+
+#include <iterator>
+#include <utility>
 
 namespace inflight::kernels {
 namespace {
 
 #include "kernels/lut4.inl"
+#include "kernels/lut4_search.inl"
 
 }  // namespace
 

@@ -34,32 +34,36 @@ int nearest_value(int y) {
 struct Group {
   std::uint8_t step = 0;
   int nibbles[16];
-  float error = __builtin_inff();
+  int error = 1 << 30;
 };
 
-Group search(const float (&z)[16]) {
+Group search(const float (&w)[16], int exponent) {
   float most = 0, least = 0;
-  for (float v : z) {
+  for (float v : w) {
     most = v > most ? v : most;
     least = v < least ? v : least;
   }
   const bool negative = -least >= most;
+  const int floor = static_cast<int>(std::bit_cast<std::uint32_t>(std::fabs(negative ? least : most)) >> 19) - 16 * (exponent + 121);
+  const int base = floor < 1 ? 1 : floor > 122 ? 122 : floor, octave = (floor < 0 ? 0 : floor) >> 4;
+  int t[16];
+  for (int i = 0; i < 16; ++i) {
+    const float rounded = std::nearbyintf(w[i] * power_of_two(20 - exponent - octave));
+    t[i] = rounded > 32767 ? 32767 : static_cast<int>(rounded);
+  }
   Group best;
-  int base = static_cast<int>(std::bit_cast<std::uint32_t>(std::fabs(negative ? least : most) / 64) >> 19) - 2096;
-  base = base < 1 ? 1 : base > 122 ? 122 : base;
   const auto attempt = [&](int d, bool flip) {
     Group now;
     now.step = static_cast<std::uint8_t>((base + d) | (flip ? 128 : 0));
-    const float step = step_of(now.step), inverse = 1 / step;
+    const int place = base + d - 16 * octave, multiplier = lut4_multiplier(place) * (flip ? -1 : 1);
     int sum = 0;
     for (int i = 0; i < 16; ++i) {
-      int y = static_cast<int>(std::nearbyintf(z[i] * inverse));
-      y = y < -128 ? -128 : y > 127 ? 127 : y;
+      const int y = (((t[i] * multiplier + (1 << 14)) >> 15) + 64) >> 7;
       now.nibbles[i] = nearest_value(y);
       const int error = y - kLut4Values[now.nibbles[i]];
       sum += error * error;
     }
-    now.error = static_cast<float>(sum) * (step * step);
+    now.error = static_cast<int>((static_cast<std::int64_t>(16 * (sum < 2047 ? sum : 2047)) * lut4_weight(place)) >> 16);
     if (now.error < best.error) best = now;
   };
   for (const int d : kLut4LongTries) attempt(d, !negative);
@@ -79,9 +83,9 @@ std::int64_t quantize(const SourceRows& source, int lane, std::uint8_t* codes, s
     exponent = exponent < -100 ? -100 : exponent > 126 ? 126 : exponent;
     row_scales[lane + row] = most == 0 ? 0 : power_of_two(exponent - 16);
     for (std::int64_t g = 0; g < groups; ++g) {
-      float z[16];
-      for (int i = 0; i < 16; ++i) z[i] = g * 16 + i < source.inputs ? element(source, row, g * 16 + i) * power_of_two(16 - exponent) : 0;
-      const Group best = search(z);
+      float w[16];
+      for (int i = 0; i < 16; ++i) w[i] = g * 16 + i < source.inputs ? element(source, row, g * 16 + i) : 0;
+      const Group best = search(w, exponent);
       steps[g * 16 + lane + row] = best.step;
       for (int i = 0; i < 16; ++i) {
         std::uint8_t& byte = codes[((g * 2 + i / 8) * 16 + lane + row) * 4 + i % 4];
