@@ -28,6 +28,7 @@ struct Arguments {
   std::string mode = "prefill";
   bool json = false;
   bool bos = false;
+  bool experts = false;
   std::optional<std::string> reference;
   std::string reference_quantization;
   std::string reference_compute = "fp32";
@@ -75,6 +76,23 @@ struct Sums {
   std::int64_t same_top = 0;
 };
 
+// A line a layer: tokens of each expert, and how far the busiest is above the mean. Dense layers are left out.
+std::string expert_text(const std::vector<std::vector<std::int64_t>>& tokens) {
+  std::string text = "tokens of each expert, and the busiest against the mean:\n";
+  for (std::size_t layer = 0; layer < tokens.size(); ++layer) {
+    std::int64_t sum = 0, most = 0;
+    for (const std::int64_t n : tokens[layer]) {
+      sum += n;
+      most = std::max(most, n);
+    }
+    if (sum == 0) continue;
+    text += fmt::format("layer {:>3}  {:>5.2f}x ", layer, static_cast<double>(most) * static_cast<double>(tokens[layer].size()) / static_cast<double>(sum));
+    for (const std::int64_t n : tokens[layer]) text += fmt::format(" {}", n);
+    text += "\n";
+  }
+  return text;
+}
+
 Result<int> run(const Arguments& arguments) {
   TRY(check(arguments.model));
   TRY(check_choice("--mode", arguments.mode, {"prefill", "decode"}));
@@ -108,7 +126,14 @@ Result<int> run(const Arguments& arguments) {
     const std::int64_t ours = model.opened->model->info().vocabulary, theirs = reference->opened->model->info().vocabulary;
     if (ours != theirs) return fail(Code::kInvalidArgument, "the vocabulary has {} rows, the reference's {}: their distributions cannot be compared", ours, theirs);
   }
-  const std::int64_t vocabulary = model.opened->model->info().vocabulary;
+  const models::ModelInfo& info = model.opened->model->info();
+  std::vector<std::vector<std::int64_t>> expert_tokens;  // [layer][expert]
+  if (arguments.experts) {
+    if (info.experts == 0) return fail(Code::kInvalidArgument, "--experts: {} has no experts", info.architecture);
+    expert_tokens.assign(static_cast<std::size_t>(info.layers), std::vector<std::int64_t>(static_cast<std::size_t>(info.experts)));
+    model.opened->runtime->expert_tokens = &expert_tokens;
+  }
+  const std::int64_t vocabulary = info.vocabulary;
   for (std::int64_t i = 0; i < windows * arguments.window; ++i)
     if (ids[static_cast<std::size_t>(i)] >= vocabulary)
       return fail(Code::kCorrupt, "the tokenizer gives id {}, but the model's vocabulary has {} rows", ids[static_cast<std::size_t>(i)], vocabulary);
@@ -169,10 +194,12 @@ Result<int> run(const Arguments& arguments) {
   if (arguments.json) {
     OrderedJson json = {{"nats_per_token", nats}, {"perplexity", std::exp(nats)}, {"windows", windows}};
     if (reference) json.update(OrderedJson{{"kl_mean", kl_mean}, {"kl_p99", kl_p99}, {"top1", top1}});
+    if (arguments.experts) json["experts"] = expert_tokens;
     print(json.dump() + "\n");
   } else {
     print(fmt::format("{:.6f} nats per token, perplexity {:.4f}, over {} windows of {} tokens\n", nats, std::exp(nats), windows, arguments.window));
     if (reference) print(fmt::format("against the reference: mean KL {:.6g}, 99th percentile {:.6g}, same first choice {:.2f} %\n", kl_mean, kl_p99, 100 * top1));
+    if (arguments.experts) print(expert_text(expert_tokens));
   }
   return kDone;
 }
@@ -190,6 +217,7 @@ Action declare_eval(CLI::App& app) {
   app.add_option("--reference", arguments->reference, "Model to compare the distributions with: kl_mean, kl_p99, top1");
   app.add_option("--reference-quantization", arguments->reference_quantization, "Weight format of the reference; without it, as stored");
   app.add_option("--reference-compute", arguments->reference_compute, "Arithmetic of the reference")->capture_default_str();
+  app.add_flag("--experts", arguments->experts, "Also how many tokens each expert of each layer got (mixtures of experts)");
   app.add_flag("--json", arguments->json, "One JSON object");
   return [arguments] { return run(*arguments); };
 }
