@@ -1,4 +1,4 @@
-// Kernels of the 4-bit look-up format (wlut4): nibbles are numbers of a table of 16 values, one step size a group of 16 inputs, one scale a row.
+// Kernels of the 4-bit look-up format (wlut4): nibbles are numbers of a table of 16 values, one step size a group of 16 inputs, one power of two a row.
 // The laws of kernels.h hold: one fixed sequence of operations an output, integer products and codes equal on every ISA, scalar is the specification.
 #pragma once
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace inflight::kernels {
 
-// w[n, k] = step(n, k / 16) * kLut4Values[nibble(n, k)] * row_scale[n]
+// w[n, k] = step(n, k / 16) * kLut4Values[nibble(n, k)] * row_scale[n], a row scale being 2^(exponent byte - 127), 0 for the byte 0
 // A step byte s: sign * (16 + (s & 15)) * 2^((s >> 4) & 7), sign -1 where bit 7 is set: +-16 .. +-3968, sixteen steps an octave.
 // Values and steps are small integers: their product is exact in FP32.
 //
@@ -31,19 +31,19 @@ constexpr int lut4_weight(int i) { return 10 * lut4_twice_step(i) * lut4_twice_s
 // Panels of 16 rows as in kernels.h:
 //   codes      u4  [panels][2 * groups][16][4]  byte j of block b: low nibble k = 8b + j, high nibble k = 8b + 4 + j; nibble kLut4Zero past K
 //   steps      u8  [panels][groups][16]
-//   row_scales f32 [panels][16]                 0 in rows past N
+//   row_exponents u8 [panels][16]               0 in rows past N
 // groups = ceil(K / 16). Codes are 64-byte aligned.
 struct Lut4Weight {
   const std::uint8_t* codes = nullptr;
   const std::uint8_t* steps = nullptr;
-  const float* row_scales = nullptr;
+  const std::uint8_t* row_exponents = nullptr;
   std::int64_t outputs = 0;  // N
   std::int64_t inputs = 0;   // K
 };
 
 struct Lut4Kernels {
   // Fills lanes [lane, lane + rows) of one panel and touches no byte of other lanes. Returns -1, or row * K + k of the first NaN or infinity.
-  // Row: E = floor(log2(absmax)) within [-100, 126]; row_scale = 2^(E - 16), 0 if absmax is 0.
+  // Row: E = floor(log2(absmax)) within [-100, 126]; row_scale = 2^(E - 16), exponent byte E + 111; 0 if absmax is 0.
   // Group: floor = the step byte of the largest step not above (largest magnitude) / 64 / row_scale, that is (bits of the magnitude >> 19) -
   // 16 * (E + 121), which may lie outside of the bytes; base = floor within [1, 122]; octave = max(floor, 0) >> 4.
   // t = w * 2^(20 - E - octave), rounded to the nearest even integer, at most 2^15 - 1 in magnitude (-2^15 below). The long sign is + where a negative
@@ -53,7 +53,7 @@ struct Lut4Kernels {
   //   y = (((t * m + 2^14) >> 15) + 64) >> 7; the nibble is the count of j with y > (value j + value j + 1) >> 1, that is the nearest value;
   //   error = (16 * min(sum of (y - value)^2, 2047) * lut4_weight(i)) >> 16.
   // The first try with the least error is kept. Inputs past K count as 0. A group of zeros: step byte 0, codes kLut4Zero.
-  std::int64_t (*quantize)(const SourceRows& source, int lane, std::uint8_t* codes, std::uint8_t* steps, float* row_scales);
+  std::int64_t (*quantize)(const SourceRows& source, int lane, std::uint8_t* codes, std::uint8_t* steps, std::uint8_t* row_exponents);
   // Per group sum = 0, sum = fma(value, x, sum) for k ascending; acc = 0, acc = fma(sum, step, acc) for groups ascending; y = fl(acc * row_scale).
   void (*gemm)(const Lut4Weight& w, const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy);
   // Activations as two int8 planes a token with the rule of kernels.h; opaque, 64-byte aligned. begin % 16 == 0, and end % 16 == 0 or end == tokens.

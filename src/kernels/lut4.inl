@@ -31,6 +31,9 @@ LANES_INLINE Lanes load_steps(const std::uint8_t* p) {
   return floats_of(add(both_bits(shift_up_19(widen_signed(p)), splat_int(static_cast<int>(0x83f80000u))), splat_int(131 << 23)));
 }
 
+// Scales of 16 rows from their exponent bytes.
+LANES_INLINE Lanes load_powers(const std::uint8_t* p) { return floats_of(shift_left<23>(both_bits(widen_signed(p), splat_int(255)))); }
+
 // The next 64-byte block as values + 64 or as signed values: inputs 0 to 3, then 4 to 7.
 LANES_INLINE void load_values(const std::uint8_t* block, Ints table, Ints (&values)[2]) {
   const Ints v = load_ints(block);
@@ -70,7 +73,7 @@ template <int kTokens>
     codes += 128;
     steps += 16;
   }
-  const Lanes scale = load_lanes(w.row_scales + panel * 16);
+  const Lanes scale = load_powers(w.row_exponents + panel * 16);
   for (int t = 0; t < kTokens; ++t) store_lanes(y + t * ldy + panel * 16, multiply(acc[t], scale));
 }
 
@@ -139,7 +142,7 @@ void lut4_quantize_int8(const float* x, std::int64_t ldx, std::int64_t tokens, s
 struct Lut4Tile {
   const std::uint8_t* codes;   // of the first panel
   const std::uint8_t* steps;
-  const float* row_scales;
+  const std::uint8_t* row_exponents;
   std::int64_t groups;
   const std::int8_t* x;        // of the tile
   const std::int32_t* sums;
@@ -192,7 +195,7 @@ template <int kTokens, int kPanels>
     steps += 16;
   }
   for (int p = 0; p < kPanels; ++p) {
-    const Lanes scale = load_lanes(tile.row_scales + p * 16);
+    const Lanes scale = load_powers(tile.row_exponents + p * 16);
     for (int t = 0; t < kTokens; ++t) store_lanes(tile.y + t * tile.ldy + p * 16, multiply(acc[t][p], multiply(scale, splat(tile.token_scales[t]))));
   }
 }
@@ -217,7 +220,7 @@ void gemm_lut4_int8(const Lut4Weight& w, const void* activations, std::int64_t t
       for (std::int64_t t = t0; t < t_end; t += kTileTokens) {
         const Lut4Tile tile{.codes = w.codes + panel * layout.groups * 128,
                             .steps = w.steps + panel * layout.groups * 16,
-                            .row_scales = w.row_scales + panel * 16,
+                            .row_exponents = w.row_exponents + panel * 16,
                             .groups = layout.groups,
                             .x = reinterpret_cast<const std::int8_t*>(base + t * layout.groups * 32),
                             .sums = reinterpret_cast<const std::int32_t*>(base + layout.sums_at + t * layout.groups * 4),

@@ -22,6 +22,9 @@ inline int lut4_signed_step(int s, int sign) { return sign * (16 + s % 16) * (1 
 
 inline double lut4_step_in_octave(int s, int octave) { return std::ldexp(lut4_signed_step(s, 1), -octave); }
 
+// What the exponent byte of a row means.
+inline float lut4_row_scale(int exponent) { return exponent == 0 ? 0.0f : std::ldexp(1.0f, exponent - 127); }
+
 // x / 2^bits to the nearest integer, a half upwards.
 inline int lut4_rounded(double x, int bits) { return static_cast<int>(std::floor(std::ldexp(x, -bits) + 0.5)); }
 

@@ -135,14 +135,14 @@ LANES_INLINE void load_block(const SourceRows& source, std::int64_t k, Lut4Block
 }
 
 template <DType kType>
-std::int64_t quantize_lut4_rows(const SourceRows& source, int lane, std::uint8_t* codes, std::uint8_t* steps, float* row_scales) {
+std::int64_t quantize_lut4_rows(const SourceRows& source, int lane, std::uint8_t* codes, std::uint8_t* steps, std::uint8_t* row_exponents) {
   alignas(64) std::int32_t exponents[16] = {};
   for (int row = 0; row < source.rows; ++row) {
     const std::uint32_t most = largest_bits<kType>(static_cast<const char*>(source.data) + row * source.stride * Source<kType>::kBytes, source.inputs);
     if (most >= kInfinityBits) return first_non_finite<kType>(source);
     const int exponent = static_cast<int>(most >> 23);
     exponents[row] = exponent < 27 ? 27 : exponent > 253 ? 253 : exponent;  // -100 and 126
-    row_scales[lane + row] = most == 0 ? 0 : from_bits(static_cast<std::uint32_t>(exponents[row] - 16) << 23);
+    row_exponents[lane + row] = most == 0 ? 0 : static_cast<std::uint8_t>(exponents[row] - 16);
   }
   for (int row = source.rows; row < 16; ++row) exponents[row] = 27;
   Lut4Block block;
@@ -160,8 +160,8 @@ std::int64_t quantize_lut4_rows(const SourceRows& source, int lane, std::uint8_t
   return -1;
 }
 
-std::int64_t quantize_lut4(const SourceRows& source, int lane, std::uint8_t* codes, std::uint8_t* steps, float* row_scales) {
-  if (source.dtype == DType::kF32) return quantize_lut4_rows<DType::kF32>(source, lane, codes, steps, row_scales);
-  if (source.dtype == DType::kF16) return quantize_lut4_rows<DType::kF16>(source, lane, codes, steps, row_scales);
-  return quantize_lut4_rows<DType::kBF16>(source, lane, codes, steps, row_scales);
+std::int64_t quantize_lut4(const SourceRows& source, int lane, std::uint8_t* codes, std::uint8_t* steps, std::uint8_t* row_exponents) {
+  if (source.dtype == DType::kF32) return quantize_lut4_rows<DType::kF32>(source, lane, codes, steps, row_exponents);
+  if (source.dtype == DType::kF16) return quantize_lut4_rows<DType::kF16>(source, lane, codes, steps, row_exponents);
+  return quantize_lut4_rows<DType::kBF16>(source, lane, codes, steps, row_exponents);
 }

@@ -98,12 +98,16 @@ TEST_F(Lut4Test, quantize_follows_the_rule_bit_for_bit) {
         const Rows in(dtype, rows, inputs, inputs + 3, make_values(kind, rows * inputs, dtype, rng));
         const std::int64_t groups = groups_of(inputs);
         std::vector<std::uint8_t> codes(static_cast<std::size_t>(groups * 128), 0xa5), steps(static_cast<std::size_t>(groups * 16), 0x5a);
-        std::vector<float> scales(16, -1.0f);
-        ASSERT_EQ(lut4->quantize(in.source, lane, codes.data(), steps.data(), scales.data()), -1);
+        std::vector<std::uint8_t> exponents(16, 0x77);
+        ASSERT_EQ(lut4->quantize(in.source, lane, codes.data(), steps.data(), exponents.data()), -1);
         for (int r = 0; r < 16; ++r) {
           const bool ours = r >= lane && r < lane + rows;
           const Lut4Row want = ours ? lut4_by_the_rule(in.values.data() + (r - lane) * inputs, inputs) : Lut4Row{};
-          ASSERT_EQ(scales[static_cast<std::size_t>(r)], ours ? want.scale : -1.0f);
+          if (ours) {
+            ASSERT_EQ(lut4_row_scale(exponents[static_cast<std::size_t>(r)]), want.scale);
+          } else {
+            ASSERT_EQ(exponents[static_cast<std::size_t>(r)], 0x77);
+          }
           for (std::int64_t g = 0; g < groups; ++g) {
             const int s = steps[static_cast<std::size_t>(g * 16 + r)];
             if (!ours) {
@@ -147,8 +151,8 @@ TEST_F(Lut4Test, the_first_nan_or_infinity_is_named) {
         values[static_cast<std::size_t>(first)] = trial % 3 == 0 ? std::nanf("") : trial % 3 == 1 ? HUGE_VALF : -HUGE_VALF;
         const Rows in(dtype, rows, inputs, inputs, values);
         std::vector<std::uint8_t> codes(static_cast<std::size_t>(groups_of(inputs) * 128)), steps(static_cast<std::size_t>(groups_of(inputs) * 16));
-        std::vector<float> scales(16);
-        EXPECT_EQ(lut4->quantize(in.source, 0, codes.data(), steps.data(), scales.data()), first);
+        std::vector<std::uint8_t> exponents(16);
+        EXPECT_EQ(lut4->quantize(in.source, 0, codes.data(), steps.data(), exponents.data()), first);
       }
 }
 
@@ -157,19 +161,19 @@ struct Packed {
   Lut4Weight weight;
   std::vector<int> values, steps;  // [N][K], [N][groups]
   std::vector<float> scales;       // [N]
-  Aligned codes, packed_steps, packed_scales;
+  Aligned codes, packed_steps, packed_exponents;
 
   Packed(std::int64_t outputs, std::int64_t inputs, std::mt19937& rng, bool extreme) {
     const std::int64_t panels = (outputs + 15) / 16, groups = groups_of(inputs);
     codes = aligned(static_cast<std::size_t>(panels * groups * 128));
     packed_steps = aligned(static_cast<std::size_t>(panels * groups * 16));
-    packed_scales = aligned(static_cast<std::size_t>(panels * 64));
+    packed_exponents = aligned(static_cast<std::size_t>(panels * 16));
     std::memset(codes.get(), 0x88, static_cast<std::size_t>(panels * groups * 128));
     std::uniform_int_distribution<int> nibble(0, 15), step(0, 255), exponent(-30, -10);
     for (std::int64_t n = 0; n < outputs; ++n) {
-      const float scale = n % 7 == 3 ? 0.0f : std::ldexp(1.0f, exponent(rng));
-      std::memcpy(packed_scales.get() + n * 4, &scale, 4);
-      scales.push_back(scale);
+      const int power = n % 7 == 3 ? 0 : 127 + exponent(rng);
+      packed_exponents[static_cast<std::size_t>(n)] = static_cast<std::byte>(power);
+      scales.push_back(lut4_row_scale(power));
       for (std::int64_t g = 0; g < groups; ++g) {
         const int s = extreme ? 127 + 128 * static_cast<int>(n % 2) : step(rng);
         packed_steps[static_cast<std::size_t>((n / 16 * groups + g) * 16 + n % 16)] = static_cast<std::byte>(s);
@@ -183,7 +187,7 @@ struct Packed {
       }
     }
     weight = {.codes = reinterpret_cast<const std::uint8_t*>(codes.get()), .steps = reinterpret_cast<const std::uint8_t*>(packed_steps.get()),
-              .row_scales = reinterpret_cast<const float*>(packed_scales.get()), .outputs = outputs, .inputs = inputs};
+              .row_exponents = reinterpret_cast<const std::uint8_t*>(packed_exponents.get()), .outputs = outputs, .inputs = inputs};
   }
   std::int64_t value(std::int64_t n, std::int64_t k) const { return values[static_cast<std::size_t>(n * weight.inputs + k)]; }
   int step(std::int64_t n, std::int64_t g) const { return steps[static_cast<std::size_t>(n * groups_of(weight.inputs) + g)]; }
@@ -293,15 +297,15 @@ TEST_F(Lut4Test, gaussian_weights_lose_less_than_half_a_percent_of_their_energy)
   const std::int64_t inputs = 4096;
   const Rows in(DType::kF32, 16, inputs, inputs, make_values(Values::kNormal, 16 * inputs, DType::kF32, rng));
   std::vector<std::uint8_t> codes(static_cast<std::size_t>(inputs * 8)), steps(static_cast<std::size_t>(inputs));
-  std::vector<float> scales(16);
-  ASSERT_EQ(lut4->quantize(in.source, 0, codes.data(), steps.data(), scales.data()), -1);
+  std::vector<std::uint8_t> exponents(16);
+  ASSERT_EQ(lut4->quantize(in.source, 0, codes.data(), steps.data(), exponents.data()), -1);
   double lost = 0, all = 0;
   for (std::int64_t r = 0; r < 16; ++r)
     for (std::int64_t k = 0; k < inputs; ++k) {
       const std::uint8_t byte = codes[static_cast<std::size_t>((k / 8 * 16 + r) * 4 + k % 4)];
       const int s = steps[static_cast<std::size_t>(k / 16 * 16 + r)];
       const double w = static_cast<double>(in.values[static_cast<std::size_t>(r * inputs + k)]);
-      const double back = lut4_values()[static_cast<std::size_t>(k % 8 < 4 ? byte & 15 : byte >> 4)] * static_cast<double>(lut4_signed_step(s % 128, s < 128 ? 1 : -1)) * static_cast<double>(scales[static_cast<std::size_t>(r)]);
+      const double back = lut4_values()[static_cast<std::size_t>(k % 8 < 4 ? byte & 15 : byte >> 4)] * static_cast<double>(lut4_signed_step(s % 128, s < 128 ? 1 : -1)) * static_cast<double>(lut4_row_scale(exponents[static_cast<std::size_t>(r)]));
       lost += (w - back) * (w - back);
       all += w * w;
     }

@@ -1,7 +1,6 @@
-// wlut4: 4-bit codes into a table of 16 values, a step byte per 16 inputs, an FP32 scale per output row.
+// wlut4: 4-bit codes into a table of 16 values, a step byte per 16 inputs, a power of two per output row.
 // Rule: kernels/lut4.h. Bytes: docs/formats/wlut4.md.
-#include <cmath>
-#include <cstring>
+#include <bit>
 
 #include "kernels/lut4.h"
 #include "quant/integer_formats.h"
@@ -14,28 +13,28 @@ using kernels::kLut4Group;
 using kernels::kLut4Values;
 using kernels::kLut4Zero;
 
-constexpr float kLargestScale = 0x1p110f;  // what the rule can give; 3968 * 64 times it is still finite
+constexpr std::uint8_t kLargestExponent = 237;  // 2^110, what the rule can give; 3968 * 64 times it is still finite
 
 std::int64_t groups_of(std::int64_t inputs) { return (inputs + kLut4Group - 1) / kLut4Group; }
 
-// Scales: f32 [panels][16], then step bytes [panels][groups][16].
+// Scales: exponent bytes [panels][16], then step bytes [panels][groups][16].
 PackedBytes bytes(std::int64_t outputs, std::int64_t inputs, std::int64_t) {
   const std::int64_t rows = (outputs + kPanelRows - 1) / kPanelRows * kPanelRows;
-  return {rows * groups_of(inputs) * kLut4Group / 2, rows * (4 + groups_of(inputs))};
+  return {rows * groups_of(inputs) * kLut4Group / 2, rows * (1 + groups_of(inputs))};
 }
 
 std::uint8_t* panel_of(const Matrix& m, std::int64_t row) {
   return reinterpret_cast<std::uint8_t*>(m.codes) + row / kPanelRows * kPanelRows * groups_of(m.inputs) * kLut4Group / 2;
 }
 
-float* row_scales_of(const Matrix& m, std::int64_t row) { return reinterpret_cast<float*>(m.scales) + row / kPanelRows * kPanelRows; }
+std::uint8_t* exponents_of(const Matrix& m, std::int64_t row) { return reinterpret_cast<std::uint8_t*>(m.scales) + row / kPanelRows * kPanelRows; }
 
 std::uint8_t* steps_of(const Matrix& m, std::int64_t row) {
-  return reinterpret_cast<std::uint8_t*>(m.scales) + m.panels() * kPanelRows * 4 + row / kPanelRows * kPanelRows * groups_of(m.inputs);
+  return reinterpret_cast<std::uint8_t*>(m.scales) + m.panels() * kPanelRows + row / kPanelRows * kPanelRows * groups_of(m.inputs);
 }
 
 std::int64_t store(const kernels::Kernels& k, const kernels::SourceRows& source, std::int64_t row, Matrix& m) {
-  return k.lut4->quantize(source, static_cast<int>(row % kPanelRows), panel_of(m, row), steps_of(m, row), row_scales_of(m, row));
+  return k.lut4->quantize(source, static_cast<int>(row % kPanelRows), panel_of(m, row), steps_of(m, row), exponents_of(m, row));
 }
 
 // Byte j of block b holds k = 8b + j (low nibble) and 8b + 4 + j (high nibble).
@@ -47,27 +46,27 @@ float step_of(std::uint8_t s) { return static_cast<float>((16 + (s & 15)) << (s 
 
 void dequantize(const Matrix& m, std::int64_t row, float* out) {
   const std::int64_t lane = row % kPanelRows;
-  const float scale = row_scales_of(m, row)[lane];
+  const float scale = std::bit_cast<float>(std::uint32_t{exponents_of(m, row)[lane]} << 23);
   for (std::int64_t k = 0; k < m.inputs; ++k)
     out[k] = static_cast<float>(kLut4Values[nibble_at(panel_of(m, row), lane, k)]) * step_of(steps_of(m, row)[k / kLut4Group * kPanelRows + lane]) * scale;
 }
 
 std::int64_t padded_inputs(std::int64_t inputs) { return (inputs + 7) / 8 * 8; }
 
-enum Stored : std::size_t { kPacked, kStep, kScale };
+enum Stored : std::size_t { kPacked, kStep, kExponent };
 
 std::vector<StoredTensor> stored(std::int64_t rows, std::int64_t inputs, std::int64_t, bool) {
   const std::int64_t words = padded_inputs(inputs) / 8;
   return {{"weight_packed", DType::kI32, {rows, words}, words * 4},
           {"weight_step", DType::kU8, {rows, groups_of(inputs)}, groups_of(inputs)},
-          {"weight_scale", DType::kF32, {rows, 1}, 4},
+          {"weight_exponent", DType::kU8, {rows, 1}, 1},
           {"weight_shape", DType::kI64, {2}, 0}};
 }
 
 void export_row(const Matrix& m, std::int64_t row, std::size_t tensor, void* out) {
   const std::int64_t lane = row % kPanelRows;
   auto* to = static_cast<std::uint8_t*>(out);
-  if (tensor == kScale) std::memcpy(out, row_scales_of(m, row) + lane, 4);
+  if (tensor == kExponent) *to = exponents_of(m, row)[lane];
   if (tensor == kStep)
     for (std::int64_t g = 0; g < groups_of(m.inputs); ++g) to[g] = steps_of(m, row)[g * kPanelRows + lane];
   if (tensor == kPacked)
@@ -75,13 +74,12 @@ void export_row(const Matrix& m, std::int64_t row, std::size_t tensor, void* out
       to[k / 2] = static_cast<std::uint8_t>(nibble_at(panel_of(m, row), lane, k) | nibble_at(panel_of(m, row), lane, k + 1) << 4);
 }
 
-Result<void> import_row(Matrix& m, std::int64_t row, std::size_t tensor, DType dtype, const void* in) {
+Result<void> import_row(Matrix& m, std::int64_t row, std::size_t tensor, DType, const void* in) {
   const std::int64_t lane = row % kPanelRows;
   const auto* from = static_cast<const std::uint8_t*>(in);
-  if (tensor == kScale) {
-    float* scale = row_scales_of(m, row) + lane;
-    TRY(import_scale(in, dtype, scale));
-    if (*scale > kLargestScale) return fail(Code::kCorrupt, "row {}: scale {} is above 2^110, the largest that wlut4 has", row, *scale);
+  if (tensor == kExponent) {
+    if (*from > kLargestExponent) return fail(Code::kCorrupt, "row {}: exponent byte {} is above {} (2^110), the largest that wlut4 has", row, *from, kLargestExponent);
+    exponents_of(m, row)[lane] = *from;
     return {};
   }
   if (tensor == kStep) {
@@ -106,7 +104,7 @@ const Format& wlut4_format() {
 }
 
 kernels::Lut4Weight lut4_view(const Matrix& m) {
-  return {.codes = panel_of(m, 0), .steps = steps_of(m, 0), .row_scales = row_scales_of(m, 0), .outputs = m.outputs, .inputs = m.inputs};
+  return {.codes = panel_of(m, 0), .steps = steps_of(m, 0), .row_exponents = exponents_of(m, 0), .outputs = m.outputs, .inputs = m.inputs};
 }
 
 }  // namespace inflight::quant

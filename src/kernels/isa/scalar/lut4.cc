@@ -23,6 +23,8 @@ float element(const SourceRows& source, int row, std::int64_t k) {
 
 float power_of_two(int exponent) { return std::bit_cast<float>(static_cast<std::uint32_t>(exponent + 127) << 23); }  // normal results only
 
+float scale_of(std::uint8_t exponent) { return std::bit_cast<float>(std::uint32_t{exponent} << 23); }
+
 float step_of(std::uint8_t s) { return static_cast<float>((16 + (s & 15)) << (s >> 4 & 7)) * (s & 128 ? -1.0f : 1.0f); }
 
 int nearest_value(int y) {
@@ -71,7 +73,7 @@ Group search(const float (&w)[16], int exponent) {
   return best;
 }
 
-std::int64_t quantize(const SourceRows& source, int lane, std::uint8_t* codes, std::uint8_t* steps, float* row_scales) {
+std::int64_t quantize(const SourceRows& source, int lane, std::uint8_t* codes, std::uint8_t* steps, std::uint8_t* row_exponents) {
   for (int row = 0; row < source.rows; ++row)
     for (std::int64_t k = 0; k < source.inputs; ++k)
       if (!__builtin_isfinite(element(source, row, k))) return row * source.inputs + k;
@@ -81,7 +83,7 @@ std::int64_t quantize(const SourceRows& source, int lane, std::uint8_t* codes, s
     for (std::int64_t k = 0; k < source.inputs; ++k) most = std::fabs(element(source, row, k)) > most ? std::fabs(element(source, row, k)) : most;
     int exponent = static_cast<int>(std::bit_cast<std::uint32_t>(most) >> 23) - 127;
     exponent = exponent < -100 ? -100 : exponent > 126 ? 126 : exponent;
-    row_scales[lane + row] = most == 0 ? 0 : power_of_two(exponent - 16);
+    row_exponents[lane + row] = most == 0 ? 0 : static_cast<std::uint8_t>(exponent + 111);
     for (std::int64_t g = 0; g < groups; ++g) {
       float w[16];
       for (int i = 0; i < 16; ++i) w[i] = g * 16 + i < source.inputs ? element(source, row, g * 16 + i) : 0;
@@ -116,7 +118,7 @@ void gemm(const Lut4Weight& w, const float* x, std::int64_t ldx, std::int64_t to
           for (std::int64_t k = g * 16; k < g * 16 + 16 && k < w.inputs; ++k) sum = __builtin_fmaf(static_cast<float>(value_at(w, panel, k, lane)), x[t * ldx + k], sum);
           acc = __builtin_fmaf(sum, step_at(w, panel, g, lane), acc);
         }
-        y[t * ldy + panel * 16 + lane] = acc * w.row_scales[panel * 16 + lane];
+        y[t * ldy + panel * 16 + lane] = acc * scale_of(w.row_exponents[panel * 16 + lane]);
       }
 }
 
@@ -169,7 +171,7 @@ void gemm_int8(const Lut4Weight& w, const void* activations, std::int64_t tokens
           }
           acc = __builtin_fmaf(__builtin_fmaf(128.0f, static_cast<float>(h), static_cast<float>(l)), step_at(w, panel, g, lane), acc);
         }
-        y[t * ldy + panel * 16 + lane] = acc * (w.row_scales[panel * 16 + lane] * scale_x);
+        y[t * ldy + panel * 16 + lane] = acc * (scale_of(w.row_exponents[panel * 16 + lane]) * scale_x);
       }
   }
 }
