@@ -57,7 +57,7 @@ void ForwardRunner::repeat_cache(std::int64_t filled, std::int64_t upto) {
   const auto bytes = static_cast<std::size_t>(shape.head_bytes());
   for (std::int64_t layer = 0; layer < shape.layers; ++layer)
     for (std::int64_t head = 0; head < shape.kv_heads; ++head)
-      for (std::byte* base : {cache_->keys(layer, head), cache_->values(layer, head)})
+      for (std::byte* base : {cache_->keys(layer, head), shape.latent ? cache_->keys(layer, head) : cache_->values(layer, head)})
         for (std::int64_t sequence = 0; sequence < sequences; ++sequence)
           for (std::int64_t block = 0; block < needed; ++block) {
             if (sequence == 0 && block < source_blocks) continue;

@@ -88,7 +88,7 @@ Outcome run(const Setting& setting, EngineOptions options, std::int64_t blocks, 
     auto opened = open_model(std::string(INFLIGHT_TEST_DATA) + "/tiny/" + setting.folder, options);
     ASSERT_TRUE(opened) << opened.error().message;
     const models::ModelInfo info = (*opened)->model->info();
-    const nn::KvShape shape{info.layers, info.kv_heads, info.head_dim, options.block_size, kv_cache_dtype(options).value()};
+    const nn::KvShape shape = info.kv_shape(options.block_size, kv_cache_dtype(options).value());
     options.kv_cache_bytes = (blocks > 0 ? blocks : 1000) * shape.block_bytes();
     (*opened)->model = std::make_unique<RecordingModel>(std::move((*opened)->model), rows);
     auto created = Engine::create(std::move(*opened), options);

@@ -24,13 +24,7 @@ Result<nn::KvShape> kv_shape(const models::ModelInfo& info, const EngineOptions&
   TRY(at_least("kv_cache_bytes", options.kv_cache_bytes, 0));
   if (options.block_size <= 0 || options.block_size % 16 != 0)
     return fail(Code::kInvalidArgument, "--block-size {}: must be a positive multiple of 16 (for example 64)", options.block_size);
-  nn::KvShape shape;
-  shape.layers = info.layers;
-  shape.kv_heads = info.kv_heads;
-  shape.head_dim = info.head_dim;
-  shape.block_size = options.block_size;
-  shape.dtype = TRY(kv_cache_dtype(options));
-  return shape;
+  return info.kv_shape(options.block_size, TRY(kv_cache_dtype(options)));
 }
 
 std::int64_t workspace_estimate(const models::ModelInfo& info, const EngineOptions& options) {

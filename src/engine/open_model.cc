@@ -67,7 +67,8 @@ struct Prepared {
 Result<Prepared> prepare(const std::string& folder, const EngineOptions& options, params::ParamTable& table, const quant::ParamStore* store) {
   Checkpoint checkpoint = TRY(Checkpoint::open(folder));
   const JsonView config{&checkpoint.config(), checkpoint.config_path()};
-  const quant::FormatPolicy policy = TRY(quant::make_policy(options.quantization, options.lm_head, options.quantization_overrides));
+  quant::FormatPolicy policy = TRY(quant::make_policy(options.quantization, options.lm_head, options.quantization_overrides));
+  policy.wide_derived = options.compute == "fp32";
   const bool redundant_head = TRY(has_redundant_head(checkpoint, config));
   const nn::Declarations declarations{&table, store, [&](std::string_view name) { return (!redundant_head || name != models::kHeadTensor) && checkpoint.find(name); },
                                       [&](std::string_view name) { return checkpoint.find(name)->info.shape; }};
@@ -114,7 +115,7 @@ Result<ModelPlan> plan_model(const std::string& folder, const EngineOptions& opt
   plan.ignored = std::move(prepared.plan.ignored);
   plan.notes = plan.info.notes;
   const DType kv_dtype = TRY(kv_cache_dtype(options));
-  plan.kv_bytes_per_token = nn::KvShape{.layers = plan.info.layers, .kv_heads = plan.info.kv_heads, .head_dim = plan.info.head_dim, .block_size = 16, .dtype = kv_dtype}.token_bytes();
+  plan.kv_bytes_per_token = plan.info.kv_shape(16, kv_dtype).token_bytes();
   return plan;
 }
 

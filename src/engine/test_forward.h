@@ -22,7 +22,7 @@ struct ForwardResult {
 inline ForwardResult forward_once(OpenedModel& opened, const std::vector<std::int32_t>& ids, const ForwardOptions& options = {}) {
   const models::ModelInfo& info = opened.model->info();
   const auto tokens = static_cast<std::int64_t>(ids.size());
-  const nn::KvShape shape{.layers = info.layers, .kv_heads = info.kv_heads, .head_dim = info.head_dim, .block_size = 16, .dtype = options.kv_dtype};
+  const nn::KvShape shape = info.kv_shape(16, options.kv_dtype);
   nn::KvCache cache = nn::KvCache::create(shape, (tokens + 15) / 16).value();
   std::vector<std::int32_t> positions(ids.size()), blocks(static_cast<std::size_t>(cache.blocks())), rows;
   std::iota(positions.begin(), positions.end(), 0);

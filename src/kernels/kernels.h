@@ -179,13 +179,15 @@ struct RooflineKernels {
 
 // isa/<name>/table.cc defines `table_<name>`; a stronger ISA may point at a weaker one's sub-table.
 struct Lut4Kernels;
+struct LatentKernels;
 struct Kernels {
   const char* isa;
   const LoadKernels* load;
   const LinearKernels* linear;
   const VectorKernels* vector;
   const RooflineKernels* roofline;
-  const Lut4Kernels* lut4;  // kernels/lut4.h
+  const Lut4Kernels* lut4;      // kernels/lut4.h
+  const LatentKernels* latent;  // kernels/latent.h
 };
 
 }  // namespace inflight::kernels

@@ -45,7 +45,7 @@ std::vector<Chunk> cut_chunks(const checkpoint::Checkpoint& checkpoint, const Lo
 
 std::int64_t staging_bytes(const checkpoint::Checkpoint& checkpoint, const LoadPlan& plan, int threads) {
   std::int64_t largest = kDirectChunkBytes;
-  std::int64_t scales = 0;
+  std::int64_t scales = 0, derived = 0;
   for (const Route& route : plan.routes) {
     const TensorInfo& tensor = checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].info;
     const std::int64_t row = route.transposed ? (route.slice.col_end - route.slice.col_begin) * dtype_bits(tensor.dtype) / 8 : file_row_bytes(tensor);
@@ -54,7 +54,8 @@ std::int64_t staging_bytes(const checkpoint::Checkpoint& checkpoint, const LoadP
     const quant::Slot& slot = plan.params.slots[route.param];
     if (slot.format && slot.format->group != 0) scales = std::max(scales, slot.bytes.scales * 2);
   }
-  return threads * (largest + 8192) + (threads + 1) * scales;  // threads may each be in another parameter, and one is just finished
+  for (const std::int64_t bytes : plan.derive_bytes) derived = std::max(derived, bytes);
+  return threads * (largest + 8192 + derived) + (threads + 1) * scales;  // threads may each be in another parameter, and one is just finished
 }
 
 }  // namespace inflight::loader

@@ -34,6 +34,7 @@ Result<std::vector<Output>> list_outputs(const params::ParamTable& table, const 
   std::vector<Output> outputs;
   for (std::size_t i = 0; i < table.rows.size(); ++i) {
     const ParamSpec& row = table.rows[i];
+    if (row.derivation) continue;
     std::int64_t first = 0;
     for (std::size_t p = 0; p < row.pieces.size(); ++p) {
       const std::int64_t rows = row.pieces[p].rows;

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "loader/chunk.h"
+#include "quant/derive.h"
 
 namespace inflight::loader {
 namespace {
@@ -43,6 +44,7 @@ std::vector<Need> needs_of(const params::ParamTable& table, const std::optional<
   std::vector<Need> needs;
   for (std::size_t i = 0; i < table.rows.size(); ++i) {
     const ParamSpec& row = table.rows[i];
+    if (row.derivation) continue;
     const quant::Format* format = stored ? stored->of(row) : nullptr;
     for (std::size_t p = 0; p < row.pieces.size(); ++p) {
       const params::Piece& piece = row.pieces[p];
@@ -214,7 +216,10 @@ Result<LoadPlan> plan_load(const Checkpoint& checkpoint, const params::ParamTabl
   if (stored)
     for (std::size_t i = 0; i < table.rows.size(); ++i)
       stored_format[i] = stored->of(table.rows[i]);
-  plan.params = TRY(quant::plan_params(table, topology, stored ? quant::FormatPolicy{} : policy, wide, stored_format));
+  const quant::FormatPolicy as_stored{.wide_derived = policy.wide_derived};
+  plan.params = TRY(quant::plan_params(table, topology, stored ? as_stored : policy, wide, stored_format));
+  for (const ParamSpec& row : table.rows)
+    if (row.derivation) plan.derive_bytes.push_back(quant::derive_bytes(table.rows[row.derivation->source].inputs, *row.derivation));
   plan.quantization = describe_policy(stored ? *stored : policy, table);
   plan.staging_bytes = staging_bytes(checkpoint, plan, threads);
   return plan;

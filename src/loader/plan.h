@@ -30,6 +30,7 @@ struct LoadPlan {
   std::int64_t source_bytes = 0;         // bytes of the checkpoint that will be read
   std::int64_t tensors_loaded = 0;       // tensors of which this rank reads some
   std::int64_t tensors_elsewhere = 0;    // tensors of which this rank reads nothing
+  std::vector<std::int64_t> derive_bytes;  // temporary memory of each derived parameter's completion
   std::int64_t staging_bytes = 0;        // temporary memory at most, for `threads` threads
   std::vector<std::string> ignored;      // "name (reason)"
   std::string quantization;              // the format of the linears in effect

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/bf16.h"
+#include "quant/derive.h"
 
 namespace inflight::loader {
 namespace {
@@ -47,6 +48,8 @@ std::string place_of(const TensorInfo& tensor, std::int64_t row, std::int64_t co
 
 Sink::Sink(const checkpoint::Checkpoint& checkpoint, const LoadPlan& plan, const params::ParamTable& table, const quant::Kernels& kernels, quant::ParamStore& store)
     : checkpoint_(checkpoint), plan_(plan), table_(table), kernels_(kernels), store_(store), progress_(std::make_unique<Progress[]>(table.rows.size())) {
+  for (std::size_t i = 0; i < table.rows.size(); ++i)
+    if (table.rows[i].derivation) derived_.push_back(i);
   for (const Route& route : plan.routes) {
     progress_[route.param].rows_left += route.matrix ? route.slice.row_end - route.slice.row_begin : 1;
   }
@@ -67,7 +70,19 @@ Result<void> Sink::accept(const Chunk& chunk, const std::byte* data, std::int64_
   else TRY(accept_stored(route, tensor, chunk, data, stride_bytes));
 
   // The release/acquire pair makes all rows visible to the one thread that completes the parameter.
-  if (progress.rows_left.fetch_sub(chunk.rows, std::memory_order_acq_rel) == chunk.rows && matrix) quant::finish(store_.matrix(route.param));
+  if (progress.rows_left.fetch_sub(chunk.rows, std::memory_order_acq_rel) == chunk.rows && matrix) {
+    quant::finish(store_.matrix(route.param));
+    return derive_from(route.param);
+  }
+  return {};
+}
+
+Result<void> Sink::derive_from(std::size_t source) {
+  for (const std::size_t i : derived_) {
+    if (table_.rows[i].derivation->source != source) continue;
+    if (!quant::derive(kernels_, store_.matrix(source), *table_.rows[i].derivation, store_.matrix(i)))
+      return fail(Code::kCorrupt, "{} does not fit BF16, which {} is kept in; use --compute fp32", table_.rows[source].full_name(), table_.rows[i].full_name());
+  }
   return {};
 }
 

@@ -1,4 +1,5 @@
-// Where chunks end up: rows are quantized or copied into their parameter, and a parameter whose last row arrived is completed.
+// Where chunks end up: rows are quantized or copied into their parameter, and a parameter whose last row arrived is completed, and with it
+// those that derive from it.
 // Used by both roads (stream.cc, whole.cc), from several threads.
 #pragma once
 #include <atomic>
@@ -35,6 +36,7 @@ class Sink {
   };
   Result<void> accept_vector(const Route& route, const checkpoint::TensorInfo& tensor, const std::byte* data);
   Result<void> accept_rows(const Route& route, const checkpoint::TensorInfo& tensor, const Chunk& chunk, const std::byte* data, std::int64_t stride_bytes);
+  Result<void> derive_from(std::size_t source);
   Result<void> accept_stored(const Route& route, const checkpoint::TensorInfo& tensor, const Chunk& chunk, const std::byte* data, std::int64_t stride_bytes);
 
   const checkpoint::Checkpoint& checkpoint_;
@@ -43,6 +45,7 @@ class Sink {
   const quant::Kernels& kernels_;
   quant::ParamStore& store_;
   std::unique_ptr<Progress[]> progress_;
+  std::vector<std::size_t> derived_;  // rows that follow from others
 };
 
 }  // namespace inflight::loader

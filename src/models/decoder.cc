@@ -42,7 +42,9 @@ Result<DecoderConfig> read_decoder_config(const JsonView& config, const DecoderD
   a.kv_heads = TRY(config.integer_or("num_key_value_heads", a.heads));
   if (a.kv_heads <= 0 || a.heads % a.kv_heads != 0)
     return fail(Code::kCorrupt, "{}: num_attention_heads {} is not a multiple of num_key_value_heads {}", config.where, a.heads, a.kv_heads);
-  if (config.has("head_dim")) {
+  if (defaults.rotary_head_dim > 0) {
+    a.head_dim = defaults.rotary_head_dim;
+  } else if (config.has("head_dim")) {
     a.head_dim = TRY(positive(config, "head_dim"));
   } else {
     if (a.hidden % a.heads != 0)
@@ -91,7 +93,10 @@ Result<void> check_sparse(const JsonView& config, const DecoderConfig& decoder) 
 
 Decoder::Layer::Layer(const nn::Scope& scope, const DecoderConfig& c, std::int64_t index)
     : input_norm(scope, "input_layernorm", c.attention.hidden, c.attention.norm_eps),
-      attention(scope.at("self_attn"), c.attention, index, c.windows[static_cast<std::size_t>(index)]),
+      attention([&]() -> std::variant<nn::Attention, nn::LatentAttention> {
+        if (c.latent.rank > 0) return nn::LatentAttention(scope.at("self_attn"), c.attention, c.latent, index);
+        return nn::Attention(scope.at("self_attn"), c.attention, index, c.windows[static_cast<std::size_t>(index)]);
+      }()),
       post_attention_norm(scope, "post_attention_layernorm", c.attention.hidden, c.attention.norm_eps),
       mlp([&]() -> std::variant<nn::Mlp, nn::SparseMlp> {
         if (c.is_sparse(index)) return nn::SparseMlp(scope.at("mlp"), c.sparse, index);
@@ -113,6 +118,12 @@ Decoder::Decoder(std::string architecture, DecoderConfig config, const nn::Decla
            .heads = config_.attention.heads, .kv_heads = config_.attention.kv_heads, .head_dim = config_.attention.head_dim,
            .experts = config_.sparse_layers.empty() ? 0 : config_.sparse.routing.experts, .experts_per_token = config_.sparse_layers.empty() ? 0 : config_.sparse.routing.top_k,
            .max_positions = config_.rope.max_positions(), .notes = config_.notes};
+  if (config_.latent.rank > 0) {
+    info_.kv_heads = 1;
+    info_.head_dim = config_.latent.row_dim();
+    info_.value_dim = config_.latent.rank;
+    info_.query_dim = config_.latent.query_dim();
+  }
 }
 
 void Decoder::forward(const nn::Step& step, nn::Runtime& rt) const {
@@ -141,7 +152,7 @@ void Decoder::forward(const nn::Step& step, nn::Runtime& rt) const {
     rt.workspace.rewind(mark);  // every layer uses the same scratch
     const Layer& layer = layers_[i];
     layer.input_norm(pass, x, hidden, normed, hidden);
-    layer.attention(pass, step, rope, normed, hidden, update, stride);
+    std::visit([&](const auto& attention) { attention(pass, step, rope, normed, hidden, update, stride); }, layer.attention);
     add_update();
     layer.post_attention_norm(pass, x, hidden, normed, hidden);
     std::visit([&](const auto& mlp) { mlp(pass, normed, hidden, update, stride); }, layer.mlp);

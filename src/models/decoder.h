@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "models/model.h"
 #include "nn/attention.h"
+#include "nn/mla.h"
 #include "nn/mlp.h"
 #include "nn/sparse_mlp.h"
 
@@ -17,6 +18,7 @@ struct DecoderConfig {
   std::int64_t intermediate = 0;
   std::int64_t layers = 0;
   nn::AttentionSizes attention;
+  nn::LatentAttentionSizes latent;    // with a rank: attention is over latents, of which `attention` says hidden, heads and rope_pairs
   nn::Rope rope;
   std::vector<std::int64_t> windows;  // per layer: keys visible to a query; 0: all
   bool tied = false;                  // the head is the embedding table
@@ -33,6 +35,7 @@ struct DecoderDefaults {
   double rope_theta = 10000;
   double norm_eps = 1e-6;
   bool qk_norm = false;
+  std::int64_t rotary_head_dim = 0;  // above 0: rotary embedding is of a part of this many numbers, and config.json's head_dim says nothing
 };
 
 // Reads the keys that all dense decoders have, in both config styles. Sliding windows follow transformers: none unless
@@ -52,7 +55,7 @@ class Decoder : public Model {
  private:
   struct Layer {
     nn::RmsNorm input_norm;
-    nn::Attention attention;
+    std::variant<nn::Attention, nn::LatentAttention> attention;
     nn::RmsNorm post_attention_norm;
     std::variant<nn::Mlp, nn::SparseMlp> mlp;
     Layer(const nn::Scope& scope, const DecoderConfig& config, std::int64_t index);

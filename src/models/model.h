@@ -18,10 +18,17 @@ struct ModelInfo {
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
+  std::int64_t value_dim = 0;        // above 0: attention over latents. The cache holds one row of head_dim numbers a token for all heads (kv_heads is 1),
+                                     // the first value_dim of which are the value
+  std::int64_t query_dim = 0;        // of latent attention: a head of q before it is brought into the latents' space
   std::int64_t experts = 0;          // routed experts of a sparse layer; 0: a dense model
   std::int64_t experts_per_token = 0;
   std::int64_t max_positions = 0;    // longest context that the configuration promises, rotary scaling included
   std::vector<std::string> notes;    // things a user should know, e.g. a tie that the config denies
+
+  nn::KvShape kv_shape(std::int64_t block_size, DType dtype) const {
+    return {.layers = layers, .kv_heads = kv_heads, .head_dim = head_dim, .block_size = block_size, .dtype = dtype, .latent = value_dim > 0};
+  }
 };
 
 // The checkpoint's names of the output head and of the table that a tied head shares (the second as PaddlePaddle writes it).

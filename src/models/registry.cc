@@ -21,6 +21,8 @@ constexpr std::array kEntries = {
     Entry{"Qwen3MoeForCausalLM", "qwen3_moe", make_qwen3_moe},
     Entry{"Ernie4_5ForCausalLM", "ernie4_5", make_ernie4_5},
     Entry{"Ernie4_5_MoeForCausalLM", "ernie4_5_moe", make_ernie4_5_moe},
+    Entry{"DeepseekV2ForCausalLM", "deepseek_v2", make_deepseek_v2},
+    Entry{"DeepseekV3ForCausalLM", "deepseek_v3", make_deepseek_v3},
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The paged KV cache: blocks of `block_size` tokens for every layer, in the lane layout of kernels.h.
+// The paged KV cache: blocks of `block_size` tokens for every layer, keys and values in the lane layout of kernels.h, or latents in that of kernels/latent.h.
 // Memory is reserved at once and becomes resident only as blocks are first written.
 #pragma once
 #include <cstddef>
@@ -16,9 +16,11 @@ struct KvShape {
   std::int64_t head_dim = 0;   // even
   std::int64_t block_size = 64;  // tokens, a multiple of 16
   DType dtype = DType::kBF16;  // BF16 or F32
+  bool latent = false;         // one row of head_dim numbers a token that serves as key and as value (kv_heads is 1)
 
-  std::int64_t head_bytes() const { return block_size * head_dim * dtype_bits(dtype) / 8; }  // keys (or values) of one head in one block
-  std::int64_t block_bytes() const { return 2 * layers * kv_heads * head_bytes(); }          // one block over all layers
+  std::int64_t copies() const { return latent ? 1 : 2; }
+  std::int64_t head_bytes() const { return block_size * head_dim * dtype_bits(dtype) / 8; }  // keys (or values, or latents) of one head in one block
+  std::int64_t block_bytes() const { return copies() * layers * kv_heads * head_bytes(); }   // one block over all layers
   std::int64_t token_bytes() const { return block_bytes() / block_size; }
 };
 
@@ -29,9 +31,10 @@ class KvCache {
   const KvShape& shape() const { return shape_; }
   std::int64_t blocks() const { return blocks_; }
   // Block b of (layer, head) is at keys(layer, head) + b * block_stride().
+  std::byte* latents(std::int64_t layer) const { return at(layer, 0); }
   std::byte* keys(std::int64_t layer, std::int64_t head) const { return at(layer, head); }
   std::byte* values(std::int64_t layer, std::int64_t head) const { return at(layer, shape_.kv_heads + head); }
-  std::int64_t block_stride() const { return 2 * shape_.kv_heads * shape_.head_bytes(); }
+  std::int64_t block_stride() const { return shape_.copies() * shape_.kv_heads * shape_.head_bytes(); }
 
  private:
   KvCache(const KvShape& shape, std::int64_t blocks, Buffer memory) : shape_(shape), blocks_(blocks), memory_(std::move(memory)) {}

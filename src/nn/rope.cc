@@ -101,6 +101,7 @@ Result<Rope> Rope::parse(const JsonView& config, std::int64_t head_dim, double d
       const double mscale = TRY(scaling.number_or("mscale", 0)), all_dim = TRY(scaling.number_or("mscale_all_dim", 0));
       rope.attention_factor_ = static_cast<float>(mscale != 0 && all_dim != 0 ? yarn_mscale(rope.factor_, mscale) / yarn_mscale(rope.factor_, all_dim) : yarn_mscale(rope.factor_, 1));
     }
+    if (const double all_dim = TRY(scaling.number_or("mscale_all_dim", 0)); all_dim != 0) rope.score_factor_ = std::pow(yarn_mscale(rope.factor_, all_dim), 2);
     // The dimension whose wave turns `rotations` times over the original length.
     const auto correction = [&](double rotations) {
       return static_cast<double>(dim) * std::log(static_cast<double>(original) / (rotations * 2 * std::numbers::pi)) / (2 * std::log(rope.theta_));

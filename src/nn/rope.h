@@ -25,6 +25,8 @@ class Rope {
   // The inverse frequencies in use at a sequence length.
   std::vector<float> inverse_frequencies(std::int64_t length) const;
   float attention_factor() const { return attention_factor_; }  // multiplies cos and sin
+  // Multiplies q . k in models whose rotary part is some of a head's numbers only (DeepSeek): the square of 0.1 * mscale_all_dim * ln(factor) + 1; 1 without that key.
+  double score_factor() const { return score_factor_; }
 
  private:
   std::string type_ = "default";
@@ -35,6 +37,7 @@ class Rope {
   std::int64_t dynamic_from_ = 0;        // dynamic: lengths above this change the base
   std::vector<float> inverse_;           // at lengths where the base does not change
   float attention_factor_ = 1;
+  double score_factor_ = 1;
 };
 
 }  // namespace inflight::nn

@@ -3,6 +3,7 @@
 // A row holds no storage and does no arithmetic.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,18 @@ enum class Role {
   kHead,       // the output head, or the table shared with it when tied: follows --lm-head
   kEmbedding,  // a look-up table of its own: never quantized
   kVector,     // norm weight or bias, [outputs]: kept FP32
+  kDerived,    // W made from another row once that is complete (Derivation): BF16, or FP32 where that is asked for; no checkpoint tensor, not exported
+};
+
+// How a derived row follows from another. The source's outputs are equal units (heads); of unit u, outputs [first, first + rows) are taken, dequantized.
+//   transposed: derived output u * source.inputs + k, input n  =  source output u * unit + first + n, input k
+//   else:       derived output u * step + n, input k           =  source output u * unit + first + n, input k;  step = rows rounded up to 16, zeros between
+struct Derivation {
+  std::size_t source = 0;    // an earlier row of the table
+  std::int64_t unit = 0;
+  std::int64_t first = 0;
+  std::int64_t rows = 0;
+  bool transposed = false;
 };
 
 // Where a piece's numbers lie when several pieces share one checkpoint tensor: a fused qkv_proj, or all experts of a layer in one [E, ...].
@@ -49,6 +62,7 @@ struct ParamSpec {
   bool transposed = false;         // checkpoint tensors are [inputs, outputs]
   std::int64_t expert = -1;        // which of `experts` routed experts this belongs to; -1: none. Experts are dealt whole to expert-parallel ranks
   std::int64_t experts = 0;
+  std::optional<Derivation> derivation = {};  // of kDerived rows, whose one piece states the outputs
 
   std::int64_t outputs() const {
     std::int64_t sum = 0;

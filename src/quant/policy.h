@@ -22,6 +22,7 @@ struct FormatPolicy {
   const Format* expert = nullptr;  // routed experts
   const Format* head = nullptr;
   std::vector<Override> overrides;  // the last that matches wins
+  bool wide_derived = false;        // derived parameters are FP32 rather than BF16
 
   // The format of a row, nullptr: as stored. Vectors, routers and look-up tables always stay as they are.
   // An override applies to a row when it matches the row's own name ("...self_attn.qkv_proj") or that of one of its pieces ("...q_proj"): a fused row has one format.

@@ -21,7 +21,8 @@ Result<ParamPlan> plan_params(const params::ParamTable& table, const params::Top
     slot.outputs = TRY(params::local_outputs(row, topology));
     slot.inputs = TRY(params::local_inputs(row, topology));
     slot.offset = offset;
-    const Format& as_stored = stored_wide[i] || row.role == params::Role::kRouter ? f32_format() : bf16_format();
+    const bool wide = row.derivation ? policy.wide_derived || plan.slots[row.derivation->source].format == &f32_format() : stored_wide[i] || row.role == params::Role::kRouter;
+    const Format& as_stored = wide ? f32_format() : bf16_format();
     if (row.role == params::Role::kVector) {
       slot.bytes.codes = round_up(slot.outputs, kernels::kPanelRows) * 4;
     } else {

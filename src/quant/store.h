@@ -25,7 +25,7 @@ struct ParamPlan {
   std::int64_t weight_bytes = 0;   // arena size: every parameter with scales, norms, embedding, padding
 };
 
-// Routers are FP32. Rows of other expert-parallel ranks get an empty slot.
+// Routers are FP32; derived rows are FP32 where policy.wide_derived says so or their source is, else BF16. Rows of other expert-parallel ranks get an empty slot.
 // stored_wide[i]: some piece of row i is not BF16 in the checkpoint, so "as stored" means FP32.
 // stored_format[i]: the format the checkpoint already holds row i in (a converted folder), or nullptr; it wins over the policy.
 Result<ParamPlan> plan_params(const params::ParamTable& table, const params::Topology& topology, const FormatPolicy& policy,
