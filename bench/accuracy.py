@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
-"""How much 4-bit formats lose: on matrices of random numbers, on the matrices of a model, and on the model's answers.
+"""How much formats of few bits lose: on matrices of random numbers, on the matrices of a model, and on the model's answers.
 
     accuracy.py weights [--model FOLDER]     relative squared error of weights
-    accuracy.py model FOLDER [options]       KL divergence, perplexity and top-1 agreement on held-out text
+    accuracy.py model FOLDER [options]       KL divergence, perplexity and top-1 agreement on held-out text, speed with --speed-model
+
+KL is the mean over tokens, to the model as stored; weights alone are rounded, and all arithmetic is FP32, for every row of the table alike. The output head
+and the embedding stay as stored. "KL as run" is what a run with the defaults has: int8 activations and an int8 head.
 
 Beside the formats of this program stand those of GGUF files, remade here from their public description: Q4_0 (32 weights, FP16 scale),
-Q4_K (256 weights: 8 runs of 32 with 6-bit scales and minima), Q6_K, and the mix Q4_K_M. A row whose length is no multiple of 256 ends in a
-shorter super-block here. Needs numpy alone.
+Q4_1 (with an FP16 minimum), Q4_K (256 weights: 8 runs of 32 with 6-bit scales and minima), and the mix Q4_K_M, which has Q6_K in places. As in such files, a
+row whose length is no multiple of 256 has Q5_0 in the place of Q4_K and Q8_0 in that of Q6_K. Needs numpy alone.
+
+A model for it, trained in FP32: tools/train_small_dense.py.
 """
 import argparse
 import json
@@ -180,10 +185,11 @@ FORMATS = {
     "wint4-g64": (4.25, lambda w: symmetric(w, 7, 64)),
     "wint4-g32": (4.5, lambda w: symmetric(w, 7, 32)),
     "Q4_0": (4.5, q4_0),
+    "Q4_1": (5.0, q4_1),
     "Q4_K": (4.5, in_chunks(q4_k)),
     "wlut4": (4.5, in_chunks(wlut4)),
 }
-PEERS = ("Q4_0", "Q4_K", "Q4_K_M")
+PEERS = ("Q4_0", "Q4_1", "Q4_K_M")
 
 # ---------------------------------------------------------------- checkpoints
 
@@ -228,13 +234,16 @@ def is_linear(name, shape):
     return len(shape) == 2 and name.endswith("_proj.weight")
 
 
-def peer_function(peer, name, layers):
-    """Q4_K_M gives the values and down projections of about half of the layers six bits."""
+def peer_of(peer, name, layers, inputs):
+    """Bits and function of a matrix. Q4_K_M gives the values and down projections of about half of the layers six bits."""
     if peer != "Q4_K_M":
-        return FORMATS[peer][1]
+        return FORMATS[peer]
     layer = int(name.split(".layers.")[1].split(".")[0])
     more = layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
-    return in_chunks(q6_k) if more and (".v_proj." in name or ".down_proj." in name) else FORMATS["Q4_K"][1]
+    six = more and (".v_proj." in name or ".down_proj." in name)
+    if inputs % 256 != 0:
+        return (8.5, q8_0) if six else (5.5, q5_0)
+    return (6.5625, in_chunks(q6_k)) if six else FORMATS["Q4_K"]
 
 
 def copy_companions(model, folder):
@@ -246,21 +255,18 @@ def copy_companions(model, folder):
 def write_peer(model, tensors, peer, folder):
     """The model with its linear weights rounded to the peer's numbers, as FP32. Returns bits a weight."""
     layers = json.loads((model / "config.json").read_text())["num_hidden_layers"]
-    changed, bits, count = {}, 0.0, 0
+    changed, total, count = {}, 0.0, 0
     for name, tensor in tensors.items():
-        if not is_linear(name, tensor[1]):
-            changed[name] = tensor
-            continue
-        function = peer_function(peer, name, layers)
-        w = as_floats(tensor)
-        back = function(w).astype("<f4")
-        six = peer == "Q4_K_M" and function is not FORMATS["Q4_K"][1]
-        bits += w.size * (6.5625 if six else 4.5)
-        count += w.size
-        changed[name] = ("F32", tensor[1], back.tobytes())
+        changed[name] = tensor
+        if is_linear(name, tensor[1]):
+            w = as_floats(tensor)
+            bits, function = peer_of(peer, name, layers, w.shape[1])
+            changed[name] = ("F32", tensor[1], function(w).astype("<f4").tobytes())
+            total += w.size * bits
+            count += w.size
     copy_companions(model, folder)
     write_safetensors(folder / "model.safetensors", changed)
-    return bits / count
+    return total / count
 
 
 # ---------------------------------------------------------------- the tables
@@ -297,7 +303,7 @@ def bits_of(name, tensors):
             continue
         rows, k = shape
         groups = {"wint4-g128": 128, "wint4-g64": 64, "wint4-g32": 32}
-        scales = -(-k // groups[name]) * 16 if name in groups else -(-k // 16) * 8 + 32 if name == "wlut4" else 0 if name == "bf16" else 32
+        scales = -(-k // groups[name]) * 16 if name in groups else -(-k // 16) * 8 + 8 if name == "wlut4" else 0 if name == "bf16" else 32
         total += rows * (k * {"bf16": 16, "wint8": 8}.get(name, 4) + scales)
         count += rows * k
     return total / count
@@ -317,13 +323,24 @@ def write_off_grid(model, tensors, folder):
     write_safetensors(folder / "model.safetensors", tensors)
 
 
-def evaluate(args, model, reference, *options):
-    command = [args.binary, "eval", str(model), "--data", args.data, "--windows", str(args.windows), "--reference", str(reference),
-               "--reference-compute", "fp32", "--json", *options]
-    done = subprocess.run(command, capture_output=True, text=True)
+def run(command):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     if done.returncode != 0:
-        sys.exit(f"accuracy.py: {' '.join(command)}\n{done.stderr}")
+        sys.exit(f"accuracy.py: {' '.join(map(str, command))}\n{done.stderr}")
     return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def evaluate(args, model, reference, *options):
+    return run([args.binary, "eval", model, "--data", args.data, "--windows", args.windows, "--reference", reference, "--reference-compute", "fp32", "--json", *options])
+
+
+def speed(args, name):
+    """Tokens a second alone, GB of source a second: measured on another, larger model."""
+    if not args.speed_model:
+        return "", ""
+    quantization = [] if name == "bf16" else ["--quantization", name]
+    result = run([args.binary, "bench", args.speed_model, "--prompt-tokens", 0, "--repeat", 3, "--json", *quantization])
+    return f"{result['decode']['tokens_per_s']:.0f}", f"{result['load']['source_gb_per_s']:.1f}"
 
 
 def model(args):
@@ -337,18 +354,20 @@ def model(args):
 
 
 def compare(args, folder, tensors):
-    print("| format | bits | head | KL | KL p99 | perplexity | top-1 |\n|---|---|---|---|---|---|---|")
+    print("| format | bits | KL | KL p99 | perplexity | top-1 | KL as run | decode t/s | load GB/s |\n|---|---|---|---|---|---|---|---|---|")
 
-    def show(name, bits, head, result):
-        print(f"| {name} | {bits:.2f} | {head} | {result['kl_mean']:.4f} | {result['kl_p99']:.3f} | {result['perplexity']:.2f} | {100 * result['top1']:.1f} % |", flush=True)
+    def show(name, bits, result, as_run="", rates=("", "")):
+        print(f"| {name} | {bits:.2f} | {result['kl_mean']:.5f} | {result['kl_p99']:.3f} | {result['perplexity']:.3f} | {100 * result['top1']:.2f} % | {as_run} | "
+              f"{rates[0]} | {rates[1]} |", flush=True)
 
     for name in args.formats.split(","):
-        for head in ("bf16", "auto") if name != "bf16" else ("bf16",):
-            show(name, bits_of(name, tensors), head, evaluate(args, folder, folder, "--quantization", name, "--lm-head", head))
+        alone = evaluate(args, folder, folder, "--quantization", name, "--lm-head", "bf16", "--compute", "fp32")
+        as_run = evaluate(args, folder, folder, "--quantization", name)
+        show(name, bits_of(name, tensors), alone, f"{as_run['kl_mean']:.5f}", speed(args, name))
     for peer in PEERS if args.peers else ():
         with tempfile.TemporaryDirectory() as scratch:
             bits = write_peer(folder, tensors, peer, pathlib.Path(scratch))
-            show(peer, bits, "bf16", evaluate(args, scratch, folder))
+            show(peer, bits, evaluate(args, scratch, folder, "--compute", "fp32"))
 
 
 def main():
@@ -364,6 +383,7 @@ def main():
     two.add_argument("--windows", type=int, default=40)
     two.add_argument("--formats", default="bf16,wint8,wlut4,wint4-g32,wint4-g64,wint4-g128,wint4")
     two.add_argument("--off-grid", action="store_true", help="first move each linear weight at random by up to half a 4-bit level, the reference too")
+    two.add_argument("--speed-model", help="measure decode and load here too (inflight bench); best a model of billions of weights")
     two.add_argument("--no-peers", dest="peers", action="store_false")
     two.set_defaults(run=model)
     args = parser.parse_args()
