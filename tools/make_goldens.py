@@ -35,14 +35,14 @@ torch.set_num_threads(2)
 VOCAB = 512
 TESTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests")
 ALL_FORMATS = ("wint8", "wint4", "wint4-g32", "fp8-ocp", "fp8-gaudi", "fp8-block")
-FORMATS = {"tiny-llama-linear": (), "tiny-llama-dynamic": (), "tiny-llama-yarn": (), "tiny-qwen2-sliding": (), "tiny-llama-odd": ("wint8", "wint4-g32")}
+FORMATS = {"tiny-qwen2-moe": ("wint8", "wint4-g32"), "tiny-glm4-moe": ("wint8", "wint4-g32"), "tiny-llama-linear": (), "tiny-llama-dynamic": (), "tiny-llama-yarn": (), "tiny-qwen2-sliding": (), "tiny-llama-odd": ("wint8", "wint4-g32")}
 PROMPTS = {"tiny-llama-odd": (5, 50)}           # tokens; the others in FORMATS have 5, 40 and 90
 ROPE = {"rope_theta": 10000.0, "rope_type": "default"}
 
 
 def configs():
-    from transformers import (DeepseekV3Config, Ernie4_5_MoeConfig, Ernie4_5Config, LlamaConfig, Qwen2Config,
-                              Qwen3Config, Qwen3MoeConfig)
+    from transformers import (DeepseekV3Config, Ernie4_5_MoeConfig, Ernie4_5Config, Glm4MoeConfig, LlamaConfig, Qwen2Config,
+                              Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig)
     ids = dict(vocab_size=VOCAB, bos_token_id=None, eos_token_id=2, pad_token_id=0, max_position_embeddings=2048)
     small = dict(hidden_size=64, intermediate_size=160, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True)
     return {
@@ -99,6 +99,13 @@ def configs():
         # sizes that are no multiple of 16 or 32, heads * head_dim != hidden, biases on every linear, tied head
         "tiny-llama-odd": LlamaConfig(hidden_size=72, intermediate_size=100, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
                                       head_dim=24, attention_bias=True, mlp_bias=True, tie_word_embeddings=True, rope_parameters=ROPE, **ids),
+        # a shared expert behind a gate, weights of the chosen experts not renormalized, every second layer sparse
+        "tiny-qwen2-moe": Qwen2MoeConfig(moe_intermediate_size=48, shared_expert_intermediate_size=96, num_experts=8, num_experts_per_tok=3, decoder_sparse_step=2,
+                                         norm_topk_prob=False, rope_parameters=ROPE, **(small | {"num_hidden_layers": 4}), **ids),
+        # half of each head rotated, q and k norms, biases, sigmoid routing with a correction bias and a factor
+        "tiny-glm4-moe": Glm4MoeConfig(moe_intermediate_size=48, n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1, first_k_dense_replace=1, head_dim=32,
+                                       n_group=1, topk_group=1, routed_scaling_factor=1.5, norm_topk_prob=True, use_qk_norm=True, attention_bias=True,
+                                       rope_parameters=ROPE | {"partial_rotary_factor": 0.5}, **(small | {"num_hidden_layers": 3}), **ids),
     }
 
 
@@ -243,6 +250,8 @@ def hub_style_config(path):
     rope = cfg.pop("rope_parameters")
     cfg["rope_theta"] = rope.pop("rope_theta")
     cfg["rope_scaling"] = None if rope["rope_type"] == "default" else rope
+    if "partial_rotary_factor" in rope:
+        cfg["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
     cfg["torch_dtype"] = cfg.pop("dtype", "bfloat16")
     if cfg["model_type"] == "qwen3_moe" and "num_local_experts" in cfg:
         cfg["num_experts"] = cfg.pop("num_local_experts")

@@ -40,6 +40,10 @@ OrderedJson plan_json(const engine::ModelPlan& plan, const std::string& quantiza
   json["heads"] = info.heads;
   json["kv_heads"] = info.kv_heads;
   json["head_dim"] = info.head_dim;
+  if (info.experts > 0) {
+    json["experts"] = info.experts;
+    json["experts_per_token"] = info.experts_per_token;
+  }
   json["max_positions"] = info.max_positions;
   json["parameters"] = OrderedJson::array();
   for (std::size_t i = 0; i < plan.table.rows.size(); ++i) {
@@ -60,18 +64,60 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
   return text + "]";
 }
 
+struct Line {
+  std::string name, shape;
+  std::string_view format;
+  std::int64_t bytes = 0;
+};
+
+// The parameters in order; experts of a layer that are alike share a line, "model.layers.1.mlp.experts.0-63.down_proj.weight".
+std::vector<Line> plan_lines(const engine::ModelPlan& plan) {
+  std::vector<Line> lines;
+  struct Run {
+    std::size_t line;
+    std::int64_t first, last;
+    std::string before, after;  // the expert's number
+  };
+  std::map<std::string, Run> open;  // by layer, name, shape and format
+  for (std::size_t i = 0; i < plan.table.rows.size(); ++i) {
+    const params::ParamSpec& row = plan.table.rows[i];
+    const quant::Slot& slot = plan.plan.slots[i];
+    const Line line{row.full_name(), shape_text(slot_shape(slot, row)), format_name(slot), slot_bytes(slot)};
+    const std::string number = std::to_string(row.expert);
+    if (row.expert < 0 || !row.scope.ends_with("." + number)) {
+      lines.push_back(line);
+      continue;
+    }
+    const std::string before = row.scope.substr(0, row.scope.size() - number.size()), after = line.name.substr(row.scope.size());
+    const std::string key = fmt::format("{}|{}|{}|{}", before, after, line.shape, line.format);
+    const auto found = open.find(key);
+    if (found == open.end() || found->second.last + 1 != row.expert) {
+      open[key] = {lines.size(), row.expert, row.expert, before, after};
+      lines.push_back(line);
+      continue;
+    }
+    Run& run = found->second;
+    run.last = row.expert;
+    lines[run.line].bytes += line.bytes;
+    lines[run.line].name = fmt::format("{}{}-{}{}", run.before, run.first, run.last, run.after);
+    lines[run.line].shape = fmt::format("{} x {}", run.last - run.first + 1, line.shape);
+  }
+  return lines;
+}
+
 std::string plan_text(const engine::ModelPlan& plan) {
   const models::ModelInfo& info = plan.info;
   std::string text = fmt::format("{}\n{}: {} layers, hidden {}, vocabulary {}, {} heads ({} of keys and values) of {}, context {}\n\n", plan.folder, info.architecture, info.layers, info.hidden,
                                  info.vocabulary, info.heads, info.kv_heads, info.head_dim, info.max_positions);
+  if (info.experts > 0) text.insert(text.size() - 1, fmt::format("{} experts, {} a token\n", info.experts, info.experts_per_token));
+  const std::vector<Line> lines = plan_lines(plan);
   std::size_t width = 9;
-  for (const params::ParamSpec& row : plan.table.rows) width = std::max(width, row.full_name().size());
+  for (const Line& line : lines) width = std::max(width, line.name.size());
   text += fmt::format("{:<{}}  {:<16} {:<12} {:>14}\n", "parameter", width, "shape", "format", "bytes");
   std::map<std::string_view, std::int64_t> by_format;
-  for (std::size_t i = 0; i < plan.table.rows.size(); ++i) {
-    const quant::Slot& slot = plan.plan.slots[i];
-    text += fmt::format("{:<{}}  {:<16} {:<12} {:>14}\n", plan.table.rows[i].full_name(), width, shape_text(slot_shape(slot, plan.table.rows[i])), format_name(slot), grouped(slot_bytes(slot)));
-    by_format[format_name(slot)] += slot_bytes(slot);
+  for (const Line& line : lines) {
+    text += fmt::format("{:<{}}  {:<16} {:<12} {:>14}\n", line.name, width, line.shape, line.format, grouped(line.bytes));
+    by_format[line.format] += line.bytes;
   }
   text += "\n";
   for (const auto& [format, bytes] : by_format) text += fmt::format("{:<14} {:>10}\n", format, human_bytes(bytes));

@@ -12,6 +12,8 @@ Result<std::unique_ptr<Model>> make_llama(const JsonView& config, const nn::Decl
 Result<std::unique_ptr<Model>> make_qwen2(const JsonView& config, const nn::Declarations& declarations);
 Result<std::unique_ptr<Model>> make_qwen3(const JsonView& config, const nn::Declarations& declarations);
 Result<std::unique_ptr<Model>> make_qwen3_moe(const JsonView& config, const nn::Declarations& declarations);
+Result<std::unique_ptr<Model>> make_qwen2_moe(const JsonView& config, const nn::Declarations& declarations);
+Result<std::unique_ptr<Model>> make_glm4_moe(const JsonView& config, const nn::Declarations& declarations);
 Result<std::unique_ptr<Model>> make_deepseek_v2(const JsonView& config, const nn::Declarations& declarations);
 Result<std::unique_ptr<Model>> make_deepseek_v3(const JsonView& config, const nn::Declarations& declarations);
 Result<std::unique_ptr<Model>> make_ernie4_5(const JsonView& config, const nn::Declarations& declarations);

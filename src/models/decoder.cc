@@ -57,7 +57,7 @@ Result<DecoderConfig> read_decoder_config(const JsonView& config, const DecoderD
   const std::string activation = TRY(config.string_or("hidden_act", "silu"));
   if (activation != "silu" && activation != "swish") return fail(Code::kUnsupported, "{}: hidden_act \"{}\" is not supported here; known: silu swish", config.where, activation);
 
-  c.rope = TRY(nn::Rope::parse(config, a.head_dim, defaults.rope_theta, TRY(positive(config, "max_position_embeddings"))));
+  c.rope = TRY(nn::Rope::parse(config, a.head_dim, {.theta = defaults.rope_theta, .partial = defaults.partial_rotary}, TRY(positive(config, "max_position_embeddings"))));
   c.windows = TRY(read_windows(config, c.layers));
 
   // The tensors decide; a config that says otherwise is worth a note.

@@ -35,6 +35,7 @@ struct DecoderDefaults {
   double rope_theta = 10000;
   double norm_eps = 1e-6;
   bool qk_norm = false;
+  double partial_rotary = 1;  // share of each head that is rotated
   std::int64_t rotary_head_dim = 0;  // above 0: rotary embedding is of a part of this many numbers, and config.json's head_dim says nothing
 };
 

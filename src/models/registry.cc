@@ -19,6 +19,8 @@ constexpr std::array kEntries = {
     Entry{"Qwen2ForCausalLM", "qwen2", make_qwen2},
     Entry{"Qwen3ForCausalLM", "qwen3", make_qwen3},
     Entry{"Qwen3MoeForCausalLM", "qwen3_moe", make_qwen3_moe},
+    Entry{"Qwen2MoeForCausalLM", "qwen2_moe", make_qwen2_moe},
+    Entry{"Glm4MoeForCausalLM", "glm4_moe", make_glm4_moe},
     Entry{"Ernie4_5ForCausalLM", "ernie4_5", make_ernie4_5},
     Entry{"Ernie4_5_MoeForCausalLM", "ernie4_5_moe", make_ernie4_5_moe},
     Entry{"DeepseekV2ForCausalLM", "deepseek_v2", make_deepseek_v2},

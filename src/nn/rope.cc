@@ -33,7 +33,7 @@ std::vector<std::string_view> keys_of(std::string_view type) {
 
 }  // namespace
 
-Result<Rope> Rope::parse(const JsonView& config, std::int64_t head_dim, double default_theta, std::int64_t max_positions) {
+Result<Rope> Rope::parse(const JsonView& config, std::int64_t head_dim, const RopeDefaults& defaults, std::int64_t max_positions) {
   Rope rope;
   rope.max_positions_ = max_positions;
 
@@ -43,7 +43,7 @@ Result<Rope> Rope::parse(const JsonView& config, std::int64_t head_dim, double d
   if (!nested->is_object()) return fail(Code::kCorrupt, "{}: \"{}\" must be an object", config.where, style);
   const JsonView scaling{nested, config.where + ": " + style};
 
-  rope.theta_ = TRY(scaling.number_or("rope_theta", TRY(config.number_or("rope_theta", default_theta))));
+  rope.theta_ = TRY(scaling.number_or("rope_theta", TRY(config.number_or("rope_theta", defaults.theta))));
   if (!(rope.theta_ > 0)) return fail(Code::kCorrupt, "{}: rope_theta {} must be above 0", config.where, rope.theta_);
   rope.type_ = TRY(scaling.string_or("rope_type", TRY(scaling.string_or("type", "default"))));
 
@@ -55,7 +55,7 @@ Result<Rope> Rope::parse(const JsonView& config, std::int64_t head_dim, double d
     if (std::ranges::find(known, key) == known.end() && !value.is_null())
       return fail(Code::kUnsupported, "{}: key \"{}\" is not read for rope_type \"{}\"; {}", scaling.where, key, rope.type_, known_names_hint(key, known));
 
-  const double partial = TRY(scaling.number_or("partial_rotary_factor", TRY(config.number_or("partial_rotary_factor", 1.0))));
+  const double partial = TRY(scaling.number_or("partial_rotary_factor", TRY(config.number_or("partial_rotary_factor", defaults.partial))));
   rope.rotary_dim_ = static_cast<std::int64_t>(static_cast<double>(head_dim) * partial);
   if (!(partial > 0 && partial <= 1) || rope.rotary_dim_ < 2 || rope.rotary_dim_ % 2 != 0)
     return fail(Code::kUnsupported, "{}: head_dim {} x partial_rotary_factor {} gives {} rotary dimensions; an even number of at least 2 is needed", config.where, head_dim, partial, rope.rotary_dim_);

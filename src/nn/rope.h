@@ -10,11 +10,17 @@
 
 namespace inflight::nn {
 
+// What the architecture says where config.json is silent.
+struct RopeDefaults {
+  double theta = 10000;
+  double partial = 1;  // share of head_dim that is rotated
+};
+
 class Rope {
  public:
   // Reads both config styles: `rope_parameters` (nested, newer), or `rope_theta` and `rope_scaling` at top level. Nested values win,
   // then top level, then the architecture's default. An unknown type or a key that nothing reads is refused by name.
-  static Result<Rope> parse(const JsonView& config, std::int64_t head_dim, double default_theta, std::int64_t max_positions);
+  static Result<Rope> parse(const JsonView& config, std::int64_t head_dim, const RopeDefaults& defaults, std::int64_t max_positions);
 
   std::int64_t rotary_dim() const { return rotary_dim_; }
   // The longest context this scaling was made for, given the config's max_position_embeddings.

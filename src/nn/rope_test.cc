@@ -11,7 +11,7 @@ namespace {
 
 using testing::HasSubstr;
 
-Result<Rope> parse(const Json& config, std::int64_t head_dim, std::int64_t max_positions) { return Rope::parse({&config, "config.json"}, head_dim, 10000, max_positions); }
+Result<Rope> parse(const Json& config, std::int64_t head_dim, std::int64_t max_positions) { return Rope::parse({&config, "config.json"}, head_dim, {}, max_positions); }
 
 TEST(Rope, default_frequencies) {
   const Rope rope = parse({{"rope_theta", 10000.0}}, 4, 2048).value();
