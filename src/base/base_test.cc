@@ -84,6 +84,32 @@ TEST(ThreadPool, covers_every_index_once_and_regions_follow_each_other) {
   }
 }
 
+TEST(ThreadPool, a_worker_takes_its_own_part_in_order_and_the_ends_of_others) {
+  for (const std::int64_t n : {8, 9, 100, 1001}) {
+    ThreadPool pool(3);
+    std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> pieces(3);
+    std::atomic<bool> others_done{false};
+    std::atomic<int> taken{0};
+    pool.parallel_for(n, 2, [&](int worker, std::int64_t begin, std::int64_t end) {
+      pieces[static_cast<std::size_t>(worker)].emplace_back(begin, end);
+      const std::int64_t units = (n + 1) / 2;
+      // Worker 2 stops in its first piece until all the rest is done by others.
+      const auto mine = static_cast<int>((end - begin + 1) / 2);
+      if (taken.fetch_add(mine) + mine == units) others_done = true;
+      while (worker == 2 && !others_done) std::this_thread::yield();
+    });
+    std::vector<int> hits(static_cast<std::size_t>(n), 0);
+    for (const auto& own : pieces)
+      for (const auto& [begin, end] : own) {
+        EXPECT_EQ(begin % 2, 0);
+        EXPECT_LT(begin, end);
+        for (std::int64_t i = begin; i < end; ++i) ++hits[static_cast<std::size_t>(i)];
+      }
+    EXPECT_THAT(hits, testing::Each(1)) << n;
+    EXPECT_LE(pieces[2].size(), 1u) << n;
+  }
+}
+
 TEST(ThreadPool, wakes_sleeping_workers) {
   ThreadPool pool(2);
   std::atomic<int> sum{0};

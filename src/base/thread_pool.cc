@@ -77,7 +77,7 @@ int usable_threads() {
   return std::max(1, static_cast<int>(std::floor(std::min(affinity, cgroup_cpus()))));
 }
 
-ThreadPool::ThreadPool(int threads) : threads_(std::max(1, threads)) {
+ThreadPool::ThreadPool(int threads) : threads_(std::max(1, threads)), parts_(std::make_unique<Part[]>(static_cast<std::size_t>(threads_))) {
   const std::vector<int>& cpus = allowed_cpus();
   // One thread a CPU, the caller included, but only when every CPU gets one: with fewer threads than CPUs a second process would
   // pin its own to the same few.
@@ -95,6 +95,36 @@ ThreadPool::~ThreadPool() {
   generation_.fetch_add(1, std::memory_order_seq_cst);
   generation_.notify_all();
   for (std::thread& worker : workers_) worker.join();
+}
+
+std::int64_t ThreadPool::deal(std::int64_t n, std::int64_t grain) {
+  constexpr std::int64_t kMostUnits = std::int64_t{1} << 31;
+  const std::int64_t unit = ((n + grain - 1) / grain / kMostUnits + 1) * grain, units = (n + unit - 1) / unit;
+  for (std::int64_t i = 0; i < threads_; ++i) {
+    const auto begin = static_cast<std::uint64_t>(units * i / threads_), end = static_cast<std::uint64_t>(units * (i + 1) / threads_);
+    parts_[static_cast<std::size_t>(i)].left.store(end << 32 | begin, std::memory_order_relaxed);
+  }
+  return unit;
+}
+
+// A third of what is left: long pieces first, short ones where the workers have to end together.
+bool ThreadPool::cut(Part& part, bool front, Piece& piece) {
+  std::uint64_t left = part.left.load(std::memory_order_relaxed);
+  for (;;) {
+    const auto begin = static_cast<std::int64_t>(left & 0xffffffff), end = static_cast<std::int64_t>(left >> 32);
+    if (begin == end) return false;
+    const std::int64_t count = (end - begin + 2) / 3;
+    piece = front ? Piece{begin, begin + count} : Piece{end - count, end};
+    const auto rest_begin = static_cast<std::uint64_t>(front ? begin + count : begin), rest_end = static_cast<std::uint64_t>(front ? end : end - count);
+    if (part.left.compare_exchange_weak(left, rest_end << 32 | rest_begin, std::memory_order_relaxed)) return true;
+  }
+}
+
+bool ThreadPool::take(int worker, Piece& piece) {
+  if (cut(parts_[static_cast<std::size_t>(worker)], true, piece)) return true;
+  for (int i = 1; i < threads_; ++i)
+    if (cut(parts_[static_cast<std::size_t>((worker + i) % threads_)], false, piece)) return true;
+  return false;
 }
 
 void ThreadPool::run_erased(Function function, void* context) {

@@ -33,7 +33,8 @@ class ThreadPool {
     run_erased([](void* context, int worker) { (*static_cast<Plain*>(context))(worker); }, const_cast<void*>(static_cast<const void*>(&body)));
   }
 
-  // body(begin, end), or body(worker, begin, end), on disjoint ranges that cover [0, n), each but the last of whole multiples of `grain`; ranges are taken dynamically.
+  // body(begin, end), or body(worker, begin, end), on disjoint ranges that cover [0, n), each but the last of whole multiples of `grain`.
+  // Worker i takes its own i-th part in ascending pieces, so that memory passes as one stream a worker; who is done takes the ends of others' parts.
   template <class Body>
   void parallel_for(std::int64_t n, std::int64_t grain, Body&& body) {
     const auto call = [&](int worker, std::int64_t begin, std::int64_t end) {
@@ -42,16 +43,9 @@ class ThreadPool {
     };
     if (n <= 0) return;
     if (threads_ == 1 || n <= grain) return call(0, 0, n);
-    // About four ranges a thread: enough to even out a slow neighbour, few enough to keep streams long.
-    const std::int64_t units = (n + grain - 1) / grain;
-    const std::int64_t step = (units + threads_ * 4 - 1) / (threads_ * 4) * grain;
-    std::atomic<std::int64_t> next{0};
+    const std::int64_t unit = deal(n, grain);
     run([&](int worker) {
-      for (;;) {
-        const std::int64_t begin = next.fetch_add(step, std::memory_order_relaxed);
-        if (begin >= n) return;
-        call(worker, begin, begin + step < n ? begin + step : n);
-      }
+      for (Piece piece; take(worker, piece);) call(worker, piece.begin * unit, piece.end * unit < n ? piece.end * unit : n);
     });
   }
   template <class Body>
@@ -61,11 +55,23 @@ class ThreadPool {
 
  private:
   using Function = void (*)(void* context, int worker);
+  struct Piece {
+    std::int64_t begin, end;  // units
+  };
+  // What nobody has taken yet of a worker's part: end unit in the high, begin unit in the low 32 bits. The owner takes from the front, others from the back.
+  struct alignas(64) Part {
+    std::atomic<std::uint64_t> left{0};
+  };
+  // Gives every worker its part of [0, n); returns the size of a unit, a multiple of grain.
+  std::int64_t deal(std::int64_t n, std::int64_t grain);
+  bool take(int worker, Piece& piece);
+  static bool cut(Part& part, bool front, Piece& piece);
   void run_erased(Function function, void* context);
   void worker_loop(int worker);
 
   const int threads_;
   std::vector<std::thread> workers_;
+  std::unique_ptr<Part[]> parts_;
   Function function_ = nullptr;
   void* context_ = nullptr;
   bool stopping_ = false;
