@@ -124,7 +124,7 @@ struct Bench {
     const std::int64_t panels = static_cast<std::int64_t>(code_bytes) / (inputs * 8);
     const std::size_t step_bytes = static_cast<std::size_t>(panels * inputs);
     const Lut4Weight w{.codes = reinterpret_cast<const std::uint8_t*>(codes), .steps = reinterpret_cast<const std::uint8_t*>(memory(owner, step_bytes, 0x35)),
-                       .row_scales = reinterpret_cast<const float*>(memory(owner, static_cast<std::size_t>(panels) * 64, 0x20)), .outputs = panels * 16, .inputs = inputs};
+                       .row_exponents = reinterpret_cast<const std::uint8_t*>(memory(owner, static_cast<std::size_t>(panels) * 16, 0x6f)), .outputs = panels * 16, .inputs = inputs};
     auto* x = reinterpret_cast<float*>(memory(owner, static_cast<std::size_t>(tokens * inputs) * 4, 0));
     for (std::int64_t i = 0; i < tokens * inputs; ++i) x[i] = static_cast<float>(i % 251 - 125);
     auto* y = reinterpret_cast<float*>(memory(owner, static_cast<std::size_t>(tokens * panels) * 64, 0));
@@ -168,10 +168,10 @@ struct Bench {
     }
     auto* codes = reinterpret_cast<std::uint8_t*>(memory(owner, static_cast<std::size_t>(inputs) * 8, 0));
     auto* steps = reinterpret_cast<std::uint8_t*>(memory(owner, static_cast<std::size_t>(inputs), 0));
-    float scales[16];
+    std::uint8_t exponents[16];
     const SourceRows rows{.data = source, .dtype = DType::kBF16, .stride = inputs, .rows = 16, .inputs = inputs};
     const double seconds = best_of(7, [&] {
-      for (int i = 0; i < 20; ++i) table->lut4->quantize(rows, 0, codes, steps, scales);
+      for (int i = 0; i < 20; ++i) table->lut4->quantize(rows, 0, codes, steps, exponents);
     });
     fmt::print("  {:<34} {:8.1f} GB/s of BF16 on one thread\n", name, static_cast<double>(inputs) * 32.0 * 20 / seconds / 1e9);
   }
