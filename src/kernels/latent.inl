@@ -12,7 +12,7 @@ constexpr int kSubtile = 16;  // rows that are contiguous in a block
 constexpr int kPanel = 16;
 constexpr int kPanelVectors = kPanel / kLanes;
 constexpr int kMostPanels = kRegisters == 32 ? 4 : 1;
-constexpr int rows_at_once(int panels) { return panels == 4 || kRegisters == 16 ? 4 : 8; }  // divides a panel
+constexpr int rows_at_once(int panels) { return kRegisters == 16 || panels == 4 ? 4 : panels == 2 ? 8 : 16; }  // divides a panel
 
 template <int kN>
 struct Constant {
@@ -91,6 +91,31 @@ const Stored* latent_row(const LatentArgs& args, std::int64_t position) {
   return reinterpret_cast<const Stored*>(args.latents + args.block_table[position / args.block_size] * args.block_stride) + position % args.block_size * args.dim;
 }
 
+// Brings the rows of the tile at `position` nearer, a share at each step() of `steps`: a hardware prefetcher stops at the end of a page.
+struct Ahead {
+  const char* subtiles[kTile / kSubtile];
+  int count = 0, subtile = 0;
+  std::int64_t bytes = 0, at = 0, share = 0;  // of a subtile; place in it; a step's
+  template <class Stored>
+  static Ahead of(const LatentArgs& args, std::int64_t position, std::int64_t last, std::int64_t steps, std::int64_t begin = 0) {
+    Ahead ahead;
+    for (std::int64_t j = position; j < last && j < position + kTile; j += kSubtile)
+      if (j + kSubtile > begin) ahead.subtiles[ahead.count++] = reinterpret_cast<const char*>(latent_row<Stored>(args, j));
+    ahead.bytes = kSubtile * args.dim * static_cast<std::int64_t>(sizeof(Stored));
+    ahead.share = (ahead.count * ahead.bytes / steps + 63) / 64 * 64 + 64;
+    return ahead;
+  }
+  void step() {
+    if (subtile == count) return;
+    const std::int64_t to = at + share < bytes ? at + share : bytes;
+    for (const char* p = subtiles[subtile]; at < to; at += 64) fetch(p + at);
+    if (at >= bytes) {
+      ++subtile;
+      at = 0;
+    }
+  }
+};
+
 // FP32 arithmetic: a unit is a float, and a tile is copied (or widened) once.
 inline void widen(const float* row, std::int64_t n, float* out) {
   for (std::int64_t d = 0; d < n; d += kLanes) {
@@ -147,18 +172,23 @@ void attend_latent(const LatentArgs& args) {
     return left < kPanel ? left : kPanel;
   };
 
+  const std::int64_t first_position = args.begin / kTile * kTile;
+  Ahead first_ahead = Ahead::of<typename Math::Stored>(args, first_position, last, args.heads * args.tokens, args.begin);
   __builtin_memset(scratch.q(0), 0, static_cast<std::size_t>(panels * args.dim * kPanel) * sizeof(float));
   __builtin_memset(scratch.weighted(0), 0, static_cast<std::size_t>(panels * kPanel * args.value_dim) * sizeof(float));
   for (std::int64_t p = 0; p < panels; ++p) {
     const float* q = args.q + p / head_panels * args.q_stride + p % head_panels * kPanel * args.dim;
-    for (std::int64_t h = 0; h < heads_in(p); ++h) Math::pack_q(q + h * args.dim, args.dim, args.scale, scratch.line(), scratch.q(p) + h);
+    for (std::int64_t h = 0; h < heads_in(p); ++h) {
+      first_ahead.step();
+      Math::pack_q(q + h * args.dim, args.dim, args.scale, scratch.line(), scratch.q(p) + h);
+    }
     for (int v = 0; v < kPanelVectors; ++v) {
       store(scratch.max(p) + v * kLanes, set1(-__builtin_inff()));
       store(scratch.sum(p) + v * kLanes, zero());
     }
   }
 
-  for (std::int64_t position = args.begin / kTile * kTile; position < last; position += kTile) {
+  for (std::int64_t position = first_position; position < last; position += kTile) {
     LatentTile tile;
     tile.begin = args.begin > position ? static_cast<int>(args.begin - position) : 0;
     tile.end = last - position < kTile ? static_cast<int>(last - position) : kTile;
@@ -190,16 +220,20 @@ void attend_latent(const LatentArgs& args) {
         store(scratch.factor(p) + v * kLanes, factor);
       }
 
+    const std::int64_t value_steps = (args.value_dim / kPanel + kMostPanels - 1) / kMostPanels * (panels - first_panel) * (kPanel / rows_at_once(kMostPanels));
+    Ahead ahead = Ahead::of<typename Math::Stored>(args, position + kTile, last, value_steps);
     over_panels(0, args.value_dim / kPanel, [&](std::int64_t d, auto count) {
       constexpr int kPanels = decltype(count)::kValue, kRows = rows_at_once(kPanels);
       for (std::int64_t p = first_panel; p < panels; ++p) {
         const std::int64_t heads = heads_in(p), first_unit = tile.begin / Math::kUnit, units_end = (end_of(p) + Math::kUnit - 1) / Math::kUnit;
-        for (std::int64_t h = 0; h < heads; h += kRows)
+        for (std::int64_t h = 0; h < heads; h += kRows) {
+          ahead.step();
           product<Math, kRows, kPanels>(scratch.scores(p) + first_unit * kPanel + h, 1, kPanel, tile.values + first_unit * tile.value_k + d * tile.value_p, tile.value_k, tile.value_p,
                                         units_end - first_unit, [&](int m, int panel, int v, V sum) {
                                           float* weighted = scratch.weighted(p) + (h + m) * args.value_dim + (d + panel) * kPanel + v * kLanes;
                                           store(weighted, fma(load(weighted), set1(scratch.factor(p)[h + m]), sum));
                                         });
+        }
       }
     });
   }

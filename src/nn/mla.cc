@@ -16,7 +16,7 @@ constexpr float kNormEps = 1e-6f;  // of the latents' norms: the reference takes
 // A generated token's rows are attended in runs of fixed length, so that threads share a long context; runs are merged in order.
 constexpr std::int64_t kRun = 512;
 // Query rows (heads times tokens) of one task: their weighted sums stay in the second-level cache.
-constexpr std::int64_t kTaskRows = 64;
+constexpr std::int64_t kTaskRows = 128;
 // Tokens in latent space at a time: heads * (R + P) floats each are much more than a token's other activations.
 constexpr std::int64_t kTokensAtOnce = 64;
 constexpr std::int64_t kPartFloats = std::int64_t{8} << 20;  // of runs waiting to be merged, at most (or one token's)

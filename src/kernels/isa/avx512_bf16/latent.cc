@@ -49,19 +49,24 @@ struct DotMath {
     const __m512i places = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512i low = _mm512_or_si512(places, _mm512_slli_epi32(_mm512_add_epi32(places, _mm512_set1_epi32(32)), 16));  // words 0, 32, 1, 33, ...
     const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(0x00100010));
-    for (int j = tile.begin / 2 * 2; j < tile.end; j += 2) {
-      const Stored* first_row = j >= tile.begin ? latent_row<Stored>(args, position + j) : nullptr;
-      const Stored* second_row = j + 1 < tile.end ? latent_row<Stored>(args, position + j + 1) : nullptr;
-      float* out = scratch.tile() + j / 2 * kPanel;
-      for (std::int64_t d = 0; d < args.value_dim; d += 2 * kPanel, out += 2 * tile.value_p) {
-        const bool both = d + kPanel < args.value_dim;
-        const __mmask32 taken = both ? ~__mmask32{0} : __mmask32{0xffff};
-        const __m512i a = first_row ? _mm512_maskz_loadu_epi16(taken, first_row + d) : _mm512_setzero_si512();
-        const __m512i b = second_row ? _mm512_maskz_loadu_epi16(taken, second_row + d) : _mm512_setzero_si512();
-        _mm512_storeu_si512(out, _mm512_permutex2var_epi16(a, low, b));
-        if (both) _mm512_storeu_si512(out + tile.value_p, _mm512_permutex2var_epi16(a, high, b));
-      }
-    }
+    // Panel by panel: what is written lies together, and rows are read a line each.
+    alignas(64) static constexpr Stored kNothing[2 * kPanel] = {};
+    const int first_pair = tile.begin / 2, pairs_end = (tile.end + 1) / 2;
+    const Stored* rows[kTile];
+    for (int j = 2 * first_pair; j < 2 * pairs_end; ++j) rows[j] = j >= tile.begin && j < tile.end ? latent_row<Stored>(args, position + j) : nullptr;
+    const auto pair_up = [&](std::int64_t d, auto both, int k) {
+      constexpr bool kBoth = decltype(both)::kValue != 0;
+      const auto line = [&](const Stored* row) { return kBoth ? _mm512_loadu_si512(row) : _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(row))); };
+      const __m512i a = line(rows[2 * k] ? rows[2 * k] + d : kNothing), b = line(rows[2 * k + 1] ? rows[2 * k + 1] + d : kNothing);
+      float* out = scratch.tile() + d / kPanel * tile.value_p + k * kPanel;
+      _mm512_storeu_si512(out, _mm512_permutex2var_epi16(a, low, b));
+      if (kBoth) _mm512_storeu_si512(out + tile.value_p, _mm512_permutex2var_epi16(a, high, b));
+    };
+    std::int64_t d = 0;
+    for (; d + 2 * kPanel <= args.value_dim; d += 2 * kPanel)
+      for (int k = first_pair; k < pairs_end; ++k) pair_up(d, Constant<1>{}, k);
+    for (; d < args.value_dim; d += kPanel)
+      for (int k = first_pair; k < pairs_end; ++k) pair_up(d, Constant<0>{}, k);
   }
   // Scores of the rows [begin, end) become pairs of rounded weights, row 2k and 2k + 1 in the place of row k, 0 where unseen; returns their sum.
   static V weigh(float* scores, int begin, int end, V max) {
