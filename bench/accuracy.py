@@ -52,20 +52,20 @@ def wlut4(w):
     largest = np.abs(z).max(-1)
     step = np.append((16 + np.arange(128) % 16) * 2.0 ** (np.arange(128) // 16), np.inf)
     floor = np.searchsorted(step, largest / 64, side="right") - 1
-    base, octave = np.clip(floor, 1, 122), np.maximum(floor, 0) // 16
-    t = np.minimum(np.rint(z * (2.0 ** (4 - octave))[..., None]), 32767).astype(np.int32)
+    base, octave = np.clip(floor, 1, 121), np.maximum(floor, 0) // 16
+    t = np.rint(z * (2.0 ** -octave)[..., None]).astype(np.int32)
     long_sign = np.where(-z.min(-1) >= z.max(-1), 1, -1)
     bounds = np.floor((LUT4[1:] + LUT4[:-1]) / 2)
     best = np.full(base.shape, 1 << 30)
     out = np.zeros(z.shape, F32)
-    for sign, tries in ((long_sign, (-1, 0, 1, 2, 4, 5)), (-long_sign, (3, 4))):
+    for sign, tries in ((long_sign, range(-1, 7)), (-long_sign, range(2, 6))):
         for d in tries:
             s = step[base + d]
             twice = (2 * s / 2.0 ** octave).astype(np.int32)   # the step in its octave
-            multiplier = sign * (((1 << 20) // twice + 1) // 2)
-            y = (((t * multiplier[..., None] + (1 << 14)) >> 15) + 64) >> 7
+            multiplier = sign * (((1 << 17) // twice + 1) // 2)
+            y = (t * multiplier[..., None] + (1 << 14)) >> 15
             q = LUT4[np.searchsorted(bounds, y)]
-            error = (16 * np.minimum(((y - q) ** 2).sum(-1), 2047).astype(np.int64) * 10 * twice * twice) >> 16
+            error = (16 * np.minimum(((y - q) ** 2).sum(-1), 2047).astype(np.int64) * 9 * twice * twice) >> 16
             better = error < best
             best = np.where(better, error, best)
             out = np.where(better[..., None], q * (sign * s)[..., None], out)

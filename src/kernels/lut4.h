@@ -19,14 +19,14 @@ constexpr std::int64_t kLut4Group = 16;
 constexpr std::int8_t kLut4Values[16] = {-64, -52, -40, -31, -23, -16, -10, -5, 0, 6, 12, 18, 25, 32, 41, 55};
 constexpr int kLut4Zero = 8;  // the nibble whose value is 0
 // Steps tried, relative to the largest step not above a group's absmax / 64: with the sign that takes the largest element to the long (negative) end
-// of the values, then with the other, whose end is 55. The best eight of -3 to 12 on both sides: all of them together gain another 2.4 % of the error.
-constexpr int kLut4LongTries[] = {-1, 0, 1, 2, 4, 5}, kLut4ShortTries[] = {3, 4};
+// of the values, then with the other, whose end is 55. The best twelve of -3 to 12 on both sides: all of them together gain another 0.8 % of the error.
+constexpr int kLut4LongTries[] = {-1, 0, 1, 2, 3, 4, 5, 6}, kLut4ShortTries[] = {2, 3, 4, 5};
 
-// For the step at place i, -1 <= i <= 20, of two octaves: 16 + i, from 16 on 32, 34, .. (and 15.5 below). What an element in [2^14, 2^15) is multiplied with, in
-// 2^-15, to become 128 times its value; and ten times the square of twice the step.
+// For the step at place i, -1 <= i <= 21, of two octaves: 16 + i, from 16 on 32, 34, .. (and 15.5 below). Its inverse in units of 2^-15, and nine times the
+// square of twice the step.
 constexpr int lut4_twice_step(int i) { return i < 0 ? 32 + i : i < 16 ? 32 + 2 * i : 4 * i; }
-constexpr int lut4_multiplier(int i) { return ((1 << 20) / lut4_twice_step(i) + 1) / 2; }
-constexpr int lut4_weight(int i) { return 10 * lut4_twice_step(i) * lut4_twice_step(i); }
+constexpr int lut4_multiplier(int i) { return ((1 << 17) / lut4_twice_step(i) + 1) / 2; }
+constexpr int lut4_weight(int i) { return 9 * lut4_twice_step(i) * lut4_twice_step(i); }
 
 // Panels of 16 rows as in kernels.h:
 //   codes      u4  [panels][2 * groups][16][4]  byte j of block b: low nibble k = 8b + j, high nibble k = 8b + 4 + j; nibble kLut4Zero past K
@@ -45,12 +45,12 @@ struct Lut4Kernels {
   // Fills lanes [lane, lane + rows) of one panel and touches no byte of other lanes. Returns -1, or row * K + k of the first NaN or infinity.
   // Row: E = floor(log2(absmax)) within [-100, 126]; row_scale = 2^(E - 16), exponent byte E + 111; 0 if absmax is 0.
   // Group: floor = the step byte of the largest step not above (largest magnitude) / 64 / row_scale, that is (bits of the magnitude >> 19) -
-  // 16 * (E + 121), which may lie outside of the bytes; base = floor within [1, 122]; octave = max(floor, 0) >> 4.
-  // t = w * 2^(20 - E - octave), rounded to the nearest even integer, at most 2^15 - 1 in magnitude (-2^15 below). The long sign is + where a negative
+  // 16 * (E + 121), which may lie outside of the bytes; base = floor within [1, 121]; octave = max(floor, 0) >> 4.
+  // t = w * 2^(16 - E - octave), rounded to the nearest even integer (11 bits). The long sign is + where a negative
   // element has the largest magnitude (maybe beside a positive one), else -.
   // For d of kLut4LongTries with the long sign, then of kLut4ShortTries with the other, with >> rounding down:
   //   s = base + d, i = s - 16 * octave; m = lut4_multiplier(i), negative for the sign -;
-  //   y = (((t * m + 2^14) >> 15) + 64) >> 7; the nibble is the count of j with y > (value j + value j + 1) >> 1, that is the nearest value;
+  //   y = (t * m + 2^14) >> 15; the nibble is the count of j with y > (value j + value j + 1) >> 1, that is the nearest value;
   //   error = (16 * min(sum of (y - value)^2, 2047) * lut4_weight(i)) >> 16.
   // The first try with the least error is kept. Inputs past K count as 0. A group of zeros: step byte 0, codes kLut4Zero.
   std::int64_t (*quantize)(const SourceRows& source, int lane, std::uint8_t* codes, std::uint8_t* steps, std::uint8_t* row_exponents);

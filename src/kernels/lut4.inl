@@ -1,21 +1,12 @@
 // The look-up format (lut4.h), for every ISA with its vocabulary (dot.h and lut4.h of its folder).
 
-// For bits 3..6 of y, which lies in [-64, 63]: at most two bounds between nibbles lie among eight neighbours.
 struct Lut4Tables {
-  std::uint8_t start[16], first[16], second[16];  // the nibble of the least of the eight; y above a bound adds one; 127: no bound
-  std::uint8_t values[16];                        // signed
-  std::uint8_t raised[16];                        // values + 64
+  std::uint8_t values[16];  // signed
+  std::uint8_t raised[16];  // values + 64
 };
 constexpr Lut4Tables make_lut4_tables() {
   Lut4Tables t{};
   for (int i = 0; i < 16; ++i) {
-    const int least = i < 8 ? i * 8 : i * 8 - 128;
-    t.first[i] = t.second[i] = 127;
-    for (int j = 0; j < 15; ++j) {
-      const int bound = (kLut4Values[j] + kLut4Values[j + 1]) >> 1;
-      if (bound < least) ++t.start[i];
-      else if (bound < least + 7) (t.first[i] == 127 ? t.first[i] : t.second[i]) = static_cast<std::uint8_t>(bound);
-    }
     t.values[i] = static_cast<std::uint8_t>(kLut4Values[i]);
     t.raised[i] = static_cast<std::uint8_t>(kLut4Values[i] + 64);
   }

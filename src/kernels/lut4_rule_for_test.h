@@ -46,23 +46,22 @@ inline Lut4Row lut4_by_the_rule(const float* w, std::int64_t inputs) {
     }
     // The largest s with step(s) <= largest / 64, but room for all tries; the octave of the largest step at all.
     int base = 1, octave = 0;
-    while (base < 122 && lut4_signed_step(base + 1, 1) <= largest / 64) ++base;
+    while (base < 121 && lut4_signed_step(base + 1, 1) <= largest / 64) ++base;
     while (octave < 7 && lut4_signed_step(16 * (octave + 1), 1) <= largest / 64) ++octave;
     int best = 1 << 30;
     double best_error = 0;
     std::vector<int> kept;
     int kept_step = 0;
     for (const bool far : {true, false})
-      for (const int d : far ? std::vector<int>{-1, 0, 1, 2, 4, 5} : std::vector<int>{3, 4}) {
+      for (const int d : far ? std::vector<int>{-1, 0, 1, 2, 3, 4, 5, 6} : std::vector<int>{2, 3, 4, 5}) {
         const int s = base + d, sign = far == negative ? 1 : -1;
         const double step = lut4_step_in_octave(s, octave);
-        const int multiplier = sign * static_cast<int>(std::floor(std::ldexp(1.0, 18) / step + 0.5));
+        const int multiplier = sign * static_cast<int>(std::floor(std::ldexp(1.0, 15) / step + 0.5));
         std::vector<int> nibbles;
         int sum = 0;
         double error = 0;
         for (const double v : z) {
-          const double t = std::fmin(std::nearbyint(std::ldexp(v, 4 - octave)), 32767.0);
-          const int y = lut4_rounded(lut4_rounded(t * multiplier, 15), 7);
+          const int y = lut4_rounded(std::nearbyint(std::ldexp(v, -octave)) * multiplier, 15);
           int nearest = 0;
           for (int j = 1; j < 16; ++j)
             if (std::abs(y - lut4_values()[static_cast<std::size_t>(j)]) < std::abs(y - lut4_values()[static_cast<std::size_t>(nearest)])) nearest = j;  // a tie: the lower
@@ -71,7 +70,7 @@ inline Lut4Row lut4_by_the_rule(const float* w, std::int64_t inputs) {
           sum += (y - value) * (y - value);
           error += std::pow(v - static_cast<double>(value * lut4_signed_step(s, sign)), 2);
         }
-        const int score = static_cast<int>(std::floor(16.0 * std::min(sum, 2047) * 40 * step * step / 65536));
+        const int score = static_cast<int>(std::floor(16.0 * std::min(sum, 2047) * 36 * step * step / 65536));
         if (score < best) {
           best = score;
           best_error = error;

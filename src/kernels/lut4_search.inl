@@ -3,13 +3,31 @@
 
 #include "kernels/source.inl"
 
-// Entry i + 1: multiplier and weight of the step 16 + i, -1 <= i <= 20 (in the next octave from 16 on: 32, 34, ..).
+// Eight neighbours from 8 * i - 68 on, the first ones and those below, the last ones and those above: among them lies at most one bound between nibbles.
 struct Lut4SearchTables {
-  std::int16_t multipliers[32], weights[32];
+  std::uint8_t nibble[16], bound[16];          // of the least; y above the bound has the next one; 127: no bound
+  std::uint8_t below[16], above[16];           // the values of both, signed
+  std::int16_t multipliers[32], weights[32];   // entry i + 1 of place i
 };
+constexpr int kLut4First = -68;
 constexpr Lut4SearchTables make_lut4_search_tables() {
   Lut4SearchTables t{};
-  for (int i = 0; i < 22; ++i) {
+  for (int i = 0; i < 16; ++i) {
+    const int least = kLut4First + i * 8;
+    t.bound[i] = 127;
+    for (int j = 0; j < 15; ++j) {
+      const int bound = (kLut4Values[j] + kLut4Values[j + 1]) >> 1;
+      if (bound < least) {
+        ++t.nibble[i];
+      } else if (bound < least + 7) {
+        if (t.bound[i] != 127) __builtin_trap();  // two bounds: no constant
+        t.bound[i] = static_cast<std::uint8_t>(bound);
+      }
+    }
+    t.below[i] = static_cast<std::uint8_t>(kLut4Values[t.nibble[i]]);
+    t.above[i] = static_cast<std::uint8_t>(kLut4Values[t.nibble[i] + (t.bound[i] == 127 ? 0 : 1)]);
+  }
+  for (int i = 0; i < 23; ++i) {
     t.multipliers[i] = static_cast<std::int16_t>(lut4_multiplier(i - 1));
     t.weights[i] = static_cast<std::int16_t>(static_cast<std::uint16_t>(lut4_weight(i - 1)));
   }
@@ -18,21 +36,16 @@ constexpr Lut4SearchTables make_lut4_search_tables() {
 constexpr Lut4SearchTables kLut4SearchTables = make_lut4_search_tables();
 
 struct Lut4Registers {
-  Ints start, first, second, values;
+  Ints bound, below, above;
   WordTable multipliers, weights;
 };
 
-// Bytes of elements 2j and 2j + 1.
+// Bytes of elements 2j and 2j + 1; none is beyond 82.
 LANES_INLINE Ints scaled_pair(const Ints (&t)[16], int j, Ints multiplier) {
-  const Ints down = splat_word(256);  // (x + 64) >> 7
-  return pair_bytes(multiply_rounded(multiply_rounded(t[2 * j], multiplier), down), multiply_rounded(multiply_rounded(t[2 * j + 1], multiplier), down));
+  return pair_bytes(multiply_rounded(t[2 * j], multiplier), multiply_rounded(t[2 * j + 1], multiplier));
 }
 
-// The nearest value by halves of a table: bits 3..6 of y choose eight neighbours; at most two bounds between nibbles lie among them.
-LANES_INLINE Ints nearest_nibbles(Ints y, const Lut4Registers& r) {
-  const Ints eighth = eighths(clamp_bytes(y));
-  return count_above(count_above(look_up(r.start, eighth), y, look_up(r.first, eighth)), y, look_up(r.second, eighth));
-}
+LANES_INLINE Ints neighbours_of(Ints y) { return eighths(larger_bytes(add_saturated(y, -kLut4First), splat_int(0))); }
 
 struct Lut4Best {
   Ints error, multiplier, step;
@@ -46,7 +59,8 @@ LANES_INLINE void try_step(const Ints (&t)[16], Ints place, Ints base, Ints long
   Ints sum = splat_word(0);
   for (int j = 0; j < 8; ++j) {
     const Ints y = scaled_pair(t, j, multiplier);
-    sum = add_words(sum, square_pairs(subtract_bytes(y, look_up(r.values, nearest_nibbles(y, r)))));
+    const Ints i = neighbours_of(y);
+    sum = add_words(sum, square_pairs(subtract_bytes(y, choose_above(y, look_up(r.bound, i), look_up(r.above, i), look_up(r.below, i)))));
   }
   const Ints error = multiply_high(shift_words_left<4>(smaller_words(sum, splat_word(2047))), word_of<kOffset>(r.weights, place));
   const WordMask better = less_words(error, best.error);
@@ -71,16 +85,16 @@ struct Lut4Block {
 
 // Codes of both groups (blocks 0 and 1 of each) and their step bytes.
 LANES_INLINE void search_block(const Lut4Block& block, std::uint32_t (&codes)[4][16], std::uint8_t (&steps)[2][16]) {
-  const Lut4Registers r{table16(kLut4Tables.start), table16(kLut4Tables.first), table16(kLut4Tables.second), table16(kLut4Tables.values), word_table(kLut4SearchTables.multipliers), word_table(kLut4SearchTables.weights)};
+  const Lut4Registers r{table16(kLut4SearchTables.bound), table16(kLut4SearchTables.below), table16(kLut4SearchTables.above), word_table(kLut4SearchTables.multipliers), word_table(kLut4SearchTables.weights)};
   Ints t[16], integers[2][16], bases[2], places[2], signs[2];
   for (int g = 0; g < 2; ++g) {
     Ints largest = splat_int(1);  // the bits of a magnitude shifted up, and 1 where a negative number or a zero has it
     for (int i = 0; i < 16; ++i) largest = larger_bits(largest, rotate_left_one(bits_of(block.x[g][i])));
     const Ints floor = subtract(shift_bits_right<20>(largest), shift_left<4>(subtract(block.exponents, splat_int(6))));
-    const Ints base = larger(smaller(floor, splat_int(122)), splat_int(1));
+    const Ints base = larger(smaller(floor, splat_int(121)), splat_int(1));
     const Ints octave = shift_right<4>(larger(floor, splat_int(0)));
-    // 2^(20 - E - octave)
-    const Lanes raise = floats_of(shift_left<23>(subtract(subtract(splat_int(20 + 2 * 127), block.exponents), octave)));
+    // 2^(16 - E - octave)
+    const Lanes raise = floats_of(shift_left<23>(subtract(subtract(splat_int(16 + 2 * 127), block.exponents), octave)));
     for (int i = 0; i < 16; ++i) integers[g][i] = nearest(multiply(block.x[g][i], raise));
     bases[g] = base;
     places[g] = subtract(base, shift_left<4>(octave));
@@ -90,7 +104,10 @@ LANES_INLINE void search_block(const Lut4Block& block, std::uint32_t (&codes)[4]
   const Lut4Best best = try_steps(t, pack_words(places[0], places[1]), pack_words(bases[0], bases[1]), pack_words(signs[0], signs[1]), r,
                                   std::make_index_sequence<std::size(kLut4LongTries)>(), std::make_index_sequence<std::size(kLut4ShortTries)>());
   Ints nibbles[8];
-  for (int j = 0; j < 8; ++j) nibbles[j] = nearest_nibbles(scaled_pair(t, j, best.multiplier), r);
+  for (int j = 0; j < 8; ++j) {
+    const Ints y = scaled_pair(t, j, best.multiplier), i = neighbours_of(y);
+    nibbles[j] = count_above(look_up(table16(kLut4SearchTables.nibble), i), y, look_up(r.bound, i));
+  }
   for (int b = 0; b < 2; ++b) {  // words of inputs 0 and 1, of 2 and 3; in the high nibbles 4 and 5, 6 and 7
     const Ints low = either_bits(nibbles[4 * b], shift_words_left<4>(nibbles[4 * b + 2]));
     const Ints high = either_bits(nibbles[4 * b + 1], shift_words_left<4>(nibbles[4 * b + 3]));

@@ -13,13 +13,6 @@ LANES_INLINE Ints table16(const std::uint8_t (&bytes)[16]) {
 LANES_INLINE Ints look_up(Ints table, Ints index) { return {_mm256_shuffle_epi8(table.a, index.a), _mm256_shuffle_epi8(table.b, index.b)}; }
 LANES_INLINE Ints nibbles_low(Ints v) { return {_mm256_and_si256(v.a, _mm256_set1_epi8(15)), _mm256_and_si256(v.b, _mm256_set1_epi8(15))}; }
 LANES_INLINE Ints nibbles_high(Ints v) { return nibbles_low({_mm256_srli_epi16(v.a, 4), _mm256_srli_epi16(v.b, 4)}); }
-LANES_INLINE Ints eighths(Ints y) { return nibbles_low({_mm256_srli_epi16(y.a, 3), _mm256_srli_epi16(y.b, 3)}); }  // bits 3..6 of each byte
-LANES_INLINE __m256i clamp_half(__m256i y) { return _mm256_min_epi8(_mm256_max_epi8(y, _mm256_set1_epi8(-64)), _mm256_set1_epi8(63)); }
-LANES_INLINE Ints clamp_bytes(Ints y) { return {clamp_half(y.a), clamp_half(y.b)}; }
-LANES_INLINE Ints count_above(Ints count, Ints y, Ints bound) {
-  return {_mm256_sub_epi8(count.a, _mm256_cmpgt_epi8(y.a, bound.a)), _mm256_sub_epi8(count.b, _mm256_cmpgt_epi8(y.b, bound.b))};
-}
-LANES_INLINE Ints subtract_bytes(Ints x, Ints y) { return {_mm256_subs_epi8(x.a, y.a), _mm256_subs_epi8(x.b, y.b)}; }
 LANES_INLINE Ints bits_of(Lanes x) { return {_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)}; }
 LANES_INLINE Lanes floats_of(Ints x) { return {_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
 LANES_INLINE Ints flip_bits(Ints x, Ints mask) { return {_mm256_xor_si256(x.a, mask.a), _mm256_xor_si256(x.b, mask.b)}; }

@@ -26,6 +26,16 @@ LANES_INLINE WordMask less_words(Ints x, Ints y) { return {_mm256_cmpgt_epi16(y.
 LANES_INLINE Ints choose_words(WordMask m, Ints yes, Ints no) { return {_mm256_blendv_epi8(no.a, yes.a, m.a), _mm256_blendv_epi8(no.b, yes.b, m.b)}; }
 LANES_INLINE __m256i pair_bytes_half(__m256i even, __m256i odd) { return _mm256_or_si256(_mm256_and_si256(even, _mm256_set1_epi16(0xff)), _mm256_slli_epi16(odd, 8)); }
 LANES_INLINE Ints pair_bytes(Ints even, Ints odd) { return {pair_bytes_half(even.a, odd.a), pair_bytes_half(even.b, odd.b)}; }
+LANES_INLINE Ints eighths(Ints y) { return nibbles_low({_mm256_srli_epi16(y.a, 3), _mm256_srli_epi16(y.b, 3)}); }  // bits 3..6 of each byte
+LANES_INLINE Ints count_above(Ints count, Ints y, Ints bound) {
+  return {_mm256_sub_epi8(count.a, _mm256_cmpgt_epi8(y.a, bound.a)), _mm256_sub_epi8(count.b, _mm256_cmpgt_epi8(y.b, bound.b))};
+}
+LANES_INLINE Ints subtract_bytes(Ints x, Ints y) { return {_mm256_subs_epi8(x.a, y.a), _mm256_subs_epi8(x.b, y.b)}; }
+LANES_INLINE Ints larger_bytes(Ints x, Ints y) { return {_mm256_max_epi8(x.a, y.a), _mm256_max_epi8(x.b, y.b)}; }
+LANES_INLINE Ints add_saturated(Ints x, char by) { return {_mm256_adds_epi8(x.a, _mm256_set1_epi8(by)), _mm256_adds_epi8(x.b, _mm256_set1_epi8(by))}; }
+LANES_INLINE Ints choose_above(Ints y, Ints bound, Ints yes, Ints no) {
+  return {_mm256_blendv_epi8(no.a, yes.a, _mm256_cmpgt_epi8(y.a, bound.a)), _mm256_blendv_epi8(no.b, yes.b, _mm256_cmpgt_epi8(y.b, bound.b))};
+}
 // Signed bytes squared, summed by twos; |byte| <= 127.
 LANES_INLINE __m256i square_pairs_half(__m256i e) {
   const __m256i size = _mm256_abs_epi8(e);

@@ -10,10 +10,6 @@ LANES_INLINE Ints table16(const std::uint8_t (&bytes)[16]) { return _mm512_broad
 LANES_INLINE Ints look_up(Ints table, Ints index) { return _mm512_shuffle_epi8(table, index); }
 LANES_INLINE Ints nibbles_low(Ints v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
 LANES_INLINE Ints nibbles_high(Ints v) { return _mm512_and_si512(_mm512_srli_epi16(v, 4), _mm512_set1_epi8(15)); }
-LANES_INLINE Ints eighths(Ints y) { return _mm512_and_si512(_mm512_srli_epi16(y, 3), _mm512_set1_epi8(15)); }  // bits 3..6 of each byte
-LANES_INLINE Ints clamp_bytes(Ints y) { return _mm512_min_epi8(_mm512_max_epi8(y, _mm512_set1_epi8(-64)), _mm512_set1_epi8(63)); }
-LANES_INLINE Ints count_above(Ints count, Ints y, Ints bound) { return _mm512_mask_sub_epi8(count, _mm512_cmpgt_epi8_mask(y, bound), count, _mm512_set1_epi8(-1)); }
-LANES_INLINE Ints subtract_bytes(Ints a, Ints b) { return _mm512_subs_epi8(a, b); }
 LANES_INLINE Ints bits_of(Lanes x) { return _mm512_castps_si512(x); }
 LANES_INLINE Lanes floats_of(Ints x) { return _mm512_castsi512_ps(x); }
 LANES_INLINE Ints flip_bits(Ints x, Ints mask) { return _mm512_xor_si512(x, mask); }

@@ -25,6 +25,12 @@ LANES_INLINE Ints negate_where(Ints x, Ints mask) { return _mm512_sub_epi16(_mm5
 LANES_INLINE WordMask less_words(Ints x, Ints y) { return _mm512_cmplt_epi16_mask(x, y); }
 LANES_INLINE Ints choose_words(WordMask m, Ints yes, Ints no) { return _mm512_mask_blend_epi16(m, no, yes); }
 LANES_INLINE Ints pair_bytes(Ints even, Ints odd) { return _mm512_mask_blend_epi8(0xaaaaaaaaaaaaaaaaull, even, _mm512_slli_epi16(odd, 8)); }
+LANES_INLINE Ints eighths(Ints y) { return _mm512_and_si512(_mm512_srli_epi16(y, 3), _mm512_set1_epi8(15)); }  // bits 3..6 of each byte
+LANES_INLINE Ints count_above(Ints count, Ints y, Ints bound) { return _mm512_mask_sub_epi8(count, _mm512_cmpgt_epi8_mask(y, bound), count, _mm512_set1_epi8(-1)); }
+LANES_INLINE Ints subtract_bytes(Ints a, Ints b) { return _mm512_subs_epi8(a, b); }
+LANES_INLINE Ints larger_bytes(Ints x, Ints y) { return _mm512_max_epi8(x, y); }
+LANES_INLINE Ints add_saturated(Ints x, char by) { return _mm512_adds_epi8(x, _mm512_set1_epi8(by)); }
+LANES_INLINE Ints choose_above(Ints y, Ints bound, Ints yes, Ints no) { return _mm512_mask_blend_epi8(_mm512_cmpgt_epi8_mask(y, bound), no, yes); }
 // Signed bytes squared, summed by twos; |byte| <= 127.
 LANES_INLINE Ints square_pairs(Ints e) {
   const Ints size = _mm512_abs_epi8(e);

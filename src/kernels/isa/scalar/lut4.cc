@@ -47,12 +47,9 @@ Group search(const float (&w)[16], int exponent) {
   }
   const bool negative = -least >= most;
   const int floor = static_cast<int>(std::bit_cast<std::uint32_t>(std::fabs(negative ? least : most)) >> 19) - 16 * (exponent + 121);
-  const int base = floor < 1 ? 1 : floor > 122 ? 122 : floor, octave = (floor < 0 ? 0 : floor) >> 4;
+  const int base = floor < 1 ? 1 : floor > 121 ? 121 : floor, octave = (floor < 0 ? 0 : floor) >> 4;
   int t[16];
-  for (int i = 0; i < 16; ++i) {
-    const float rounded = std::nearbyintf(w[i] * power_of_two(20 - exponent - octave));
-    t[i] = rounded > 32767 ? 32767 : static_cast<int>(rounded);
-  }
+  for (int i = 0; i < 16; ++i) t[i] = static_cast<int>(std::nearbyintf(w[i] * power_of_two(16 - exponent - octave)));
   Group best;
   const auto attempt = [&](int d, bool flip) {
     Group now;
@@ -60,7 +57,7 @@ Group search(const float (&w)[16], int exponent) {
     const int place = base + d - 16 * octave, multiplier = lut4_multiplier(place) * (flip ? -1 : 1);
     int sum = 0;
     for (int i = 0; i < 16; ++i) {
-      const int y = (((t[i] * multiplier + (1 << 14)) >> 15) + 64) >> 7;
+      const int y = (t[i] * multiplier + (1 << 14)) >> 15;
       now.nibbles[i] = nearest_value(y);
       const int error = y - kLut4Values[now.nibbles[i]];
       sum += error * error;
