@@ -4,15 +4,29 @@
 #include <cmath>
 
 #include "nn/attention.h"
+#include "nn/mla.h"
 
 namespace inflight::cli {
+
+namespace {
+
+// Rows that derived ones take the place of: they stay in memory to be converted, but no step reads them.
+std::vector<bool> replaced_rows(const params::ParamTable& table) {
+  std::vector<bool> replaced(table.rows.size());
+  for (const params::ParamSpec& row : table.rows)
+    if (row.derivation) replaced[row.derivation->source] = true;
+  return replaced;
+}
+
+}  // namespace
 
 std::int64_t decode_bytes(const engine::OpenedModel& opened, std::int64_t batch) {
   std::int64_t bytes = 0, expert_bytes = 0;
   const quant::Matrix* lookup = nullptr;  // the head serves as the table when it is tied
+  const std::vector<bool> replaced = replaced_rows(opened.table);
   for (std::size_t i = 0; i < opened.table.rows.size(); ++i) {
     const params::Role role = opened.table.rows[i].role;
-    if (role == params::Role::kVector) continue;
+    if (role == params::Role::kVector || replaced[i]) continue;
     const quant::Matrix& matrix = opened.store.matrix(i);
     if (role == params::Role::kExpert) expert_bytes += matrix.bytes();
     else if (role != params::Role::kEmbedding) bytes += matrix.bytes();
@@ -33,16 +47,20 @@ std::vector<Work> prefill_work(const engine::OpenedModel& opened, std::int64_t t
     else found->operations += operations;
   };
   const auto count = static_cast<double>(tokens);
+  const std::vector<bool> replaced = replaced_rows(opened.table);
   for (std::size_t i = 0; i < opened.table.rows.size(); ++i) {
     const params::Role role = opened.table.rows[i].role;
-    if (role == params::Role::kVector || role == params::Role::kEmbedding) continue;
+    if (role == params::Role::kVector || role == params::Role::kEmbedding || replaced[i]) continue;
     const quant::Matrix& matrix = opened.store.matrix(i);
     const double chosen = role == params::Role::kExpert ? static_cast<double>(opened.model->info().experts_per_token) / static_cast<double>(opened.model->info().experts) : 1;
     const double rows = role == params::Role::kHead ? 1 : count * chosen;
     add(role == params::Role::kRouter ? quant::Arithmetic::kFp32 : opened.runtime->compute.prefill(*matrix.format), 2 * rows * static_cast<double>(matrix.inputs) * static_cast<double>(matrix.outputs));
   }
   const models::ModelInfo& info = opened.model->info();
-  add(nn::Attention::prefill_arithmetic(*opened.runtime, cache), 4.0 * static_cast<double>(info.layers * info.heads * info.head_dim) * count * (count + 1) / 2);
+  const bool latent = info.value_dim > 0;
+  const std::int64_t pair = info.head_dim + (latent ? info.value_dim : info.head_dim);  // multiply-adds of a head for a query and a key
+  add(latent ? nn::LatentAttention::arithmetic(*opened.runtime, cache) : nn::Attention::prefill_arithmetic(*opened.runtime, cache),
+      2.0 * static_cast<double>(info.layers * info.heads * pair) * count * (count + 1) / 2);
   return work;
 }
 

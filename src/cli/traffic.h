@@ -9,7 +9,7 @@
 namespace inflight::cli {
 
 // Stored bytes (codes, scales, padding) of every matrix that a decode step of `batch` tokens uses, the head included, and one
-// embedding row a token. K and V come on top: KvShape::token_bytes() for every visible token of every sequence.
+// embedding row a token; of a matrix that derived ones stand for, those. K and V, or latents, come on top: KvShape::token_bytes() for every visible token of every sequence.
 std::int64_t decode_bytes(const engine::OpenedModel& opened, std::int64_t batch);
 
 // Operations of one kind of arithmetic.

@@ -53,6 +53,18 @@ TEST(Traffic, prefill_counts_attention_in_bf16_where_it_runs_in_bf16) {
   }
 }
 
+// tests/tiny/tiny-deepseek-v3: 4 layers, 4 heads of 16 + 8 over latents of 64 + 8, values of 24 (32 rows in v_b); q's own rank 32.
+TEST(Traffic, latent_attention_reads_its_derived_matrices_and_counts_its_own_products) {
+  const auto model = engine::open_model(INFLIGHT_TEST_DATA "/tiny/tiny-deepseek-v3", {.compute = "fp32"}).value();
+  constexpr std::int64_t kAttention = (32 + 72) * 64 + 96 * 32 + 64 * 96, kDerived = 4 * 64 * 16 + 4 * 32 * 64, kDense = 3 * 160 * 64, kExpert = 3 * 64 * 64, kRouter = 16 * 64;
+  // BF16 but the router and what is derived, which --compute fp32 keeps in FP32. 8 experts of which 3 are touched, beside a shared one.
+  EXPECT_EQ(decode_bytes(*model, 1), 4 * (2 * (kAttention + 8 * 64) + 4 * kDerived) + 2 * kDense + 3 * (4 * kExpert * 2 + 4 * kRouter) + 2 * 512 * 64 + 2 * 64);
+  const std::vector<Work> work = prefill_work(*model, 10, DType::kF32);
+  ASSERT_EQ(work.size(), 1u);
+  EXPECT_EQ(work[0].operations, 2.0 * 10 * (4 * (kAttention + kDerived) + kDense + 3 * (4 * kExpert + 8 * 64)) + 2 * 512 * 64 + 2.0 * 4 * 4 * (72 + 64) * (10 * 11 / 2));
+  EXPECT_EQ(model->model->info().kv_shape(64, DType::kBF16).token_bytes(), 4 * 72 * 2);
+}
+
 TEST(ForwardRunner, chunks_are_the_same_as_one_pass) {
   const auto model = opened({.compute = "fp32"});
   const std::vector<std::int32_t> ids = synthetic_ids(50, 512);

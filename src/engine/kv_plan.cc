@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "engine/open_model.h"
+#include "nn/mla.h"
 
 namespace inflight::engine {
 namespace {
@@ -30,9 +31,11 @@ Result<nn::KvShape> kv_shape(const models::ModelInfo& info, const EngineOptions&
 std::int64_t workspace_estimate(const models::ModelInfo& info, const EngineOptions& options) {
   // Floats a token: the residual and its norm, both twice (4 H); q, its attention output, k and v; gate, up and their product with an
   // intermediate size of up to 6 H (18 H); the same again for a quantized copy of the widest input (6 H).
-  const std::int64_t token = 28 * info.hidden + (2 * info.heads + 2 * info.kv_heads) * info.head_dim;
+  // Latent attention: q and the heads' values, twice each.
+  const std::int64_t token = 28 * info.hidden + (info.value_dim > 0 ? 4 * info.heads * info.query_dim : (2 * info.heads + 2 * info.kv_heads) * info.head_dim);
   const std::int64_t logits = options.max_num_seqs * (info.vocabulary + 15) / 16 * 16;
-  return 4 * (options.max_num_batched_tokens * token + logits) + (std::int64_t{64} << 20);
+  const std::int64_t latent_space = info.value_dim > 0 ? nn::LatentAttention::workspace_floats(info.heads, info.head_dim, info.value_dim) : 0;
+  return 4 * (options.max_num_batched_tokens * token + logits + latent_space) + (std::int64_t{64} << 20);
 }
 
 Result<KvPlan> plan_kv(const models::ModelInfo& info, const EngineOptions& options, const MemoryLimit& available) {

@@ -64,6 +64,19 @@ TEST(KvPlan, a_given_size_overrides_memory) {
   EXPECT_THAT(plan.bound, HasSubstr("kv_cache_bytes"));
 }
 
+// DeepSeek-V3: 61 layers of one latent row of 512 + 64 a token, whatever the 128 heads.
+TEST(KvPlan, latents_are_stored_once_for_all_heads) {
+  const models::ModelInfo info{.layers = 61, .hidden = 7168, .vocabulary = 129280, .heads = 128, .kv_heads = 1, .head_dim = 576, .value_dim = 512, .query_dim = 192, .max_positions = 163840};
+  const nn::KvShape shape = kv_shape(info, {}).value();
+  EXPECT_EQ(shape.token_bytes(), 61 * 576 * 2);
+  EXPECT_EQ(shape.block_bytes(), 64 * 61 * 576 * 2);
+  const nn::KvCache cache = nn::KvCache::create(shape, 3).value();
+  EXPECT_EQ(cache.block_stride(), 64 * 576 * 2);
+  EXPECT_EQ(cache.latents(1) - cache.latents(0), 3 * 64 * 576 * 2);
+  // 512 tokens: q and q_a, and 64 tokens' q, weighted latents and values in latent space.
+  EXPECT_GE(workspace_estimate(info, {}), 4 * (512 * (7168 * 4 + 128 * (192 + 128)) + 64 * 128 * (576 + 512 + 128) + 32 * 129280));
+}
+
 TEST(KvPlan, max_model_len_shortens_and_shrinks) {
   EngineOptions options;
   options.max_model_len = 1000;

@@ -108,6 +108,24 @@ TEST_P(Greedy, ids_agree_up_to_the_first_narrow_margin) {
   EXPECT_GT(compared, 20);
 }
 
+// Generated tokens attend in runs of 512 rows that are merged; prompt tokens do not. Both are the same function, with and without a multiple of the run.
+TEST(LatentAttention, runs_of_a_long_context_are_merged_into_the_same_answer) {
+  const auto opened = open_fp32(tiny("tiny-deepseek-v3"), "");
+  ASSERT_TRUE(opened);
+  const std::int64_t stride = opened->model->logits_stride(), vocabulary = opened->model->info().vocabulary;
+  std::vector<std::int32_t> ids(1100);
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i * 7919 % 509 + 3);
+  const auto prompt = forward_once(*opened, ids).logits, generated = forward_once(*opened, ids, {.decode = true}).logits;
+  std::vector<float> want;
+  for (std::size_t t = 0; t < ids.size(); ++t) want.insert(want.end(), prompt.begin() + static_cast<std::ptrdiff_t>(t) * stride, prompt.begin() + static_cast<std::ptrdiff_t>(t) * stride + vocabulary);
+  expect_close(generated.data(), stride, want, vocabulary, "generated tokens");
+  // Alone, a token has the bits that it has beside others.
+  for (const std::size_t length : {511, 512, 513, 1024, 1025}) {
+    const auto last = forward_once(*opened, {ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(length)}, {.decode = true, .last_only = true}).logits;
+    EXPECT_TRUE(std::equal(last.begin(), last.begin() + vocabulary, generated.begin() + static_cast<std::ptrdiff_t>(length - 1) * stride)) << length;
+  }
+}
+
 std::string label(std::string text) {
   std::ranges::replace(text, '-', '_');
   return text;
@@ -139,7 +157,7 @@ INSTANTIATE_TEST_SUITE_P(Tiny, Greedy, testing::ValuesIn(greedy_cases()), [](con
 TEST(Golden, every_family_is_covered) {
   std::vector<std::string> seen;
   for (const Case& c : golden_cases()) seen.push_back(c.folder + "/" + c.quantization);
-  for (const std::string family : {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-qwen3-moe", "tiny-ernie4_5", "tiny-ernie4_5-moe"})
+  for (const std::string family : {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-qwen3-moe", "tiny-ernie4_5", "tiny-ernie4_5-moe", "tiny-deepseek-v3"})
     for (const std::string quantization : {"", "wint8", "wint4", "wint4-g32"}) EXPECT_THAT(seen, testing::Contains(family + "/" + quantization));
 }
 

@@ -214,7 +214,7 @@ std::string label(std::string text) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiny, Roads,
-                         testing::Combine(testing::Values("tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-llama-odd", "tiny-ernie4_5-moe"),
+                         testing::Combine(testing::Values("tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-llama-odd", "tiny-ernie4_5-moe", "tiny-deepseek-v3"),
                                           testing::Values("bf16", "wint8", "wint4", "wint4-g128", "wint4-g64", "wint4-g32", "wlut4")),
                          [](const auto& test) { return label(std::get<0>(test.param) + "_" + std::get<1>(test.param)); });
 

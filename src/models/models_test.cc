@@ -17,7 +17,8 @@ Json config_of(std::string_view architecture) {
   return {{"architectures", {architecture}}, {"hidden_size", 96}, {"intermediate_size", 160}, {"num_hidden_layers", 2}, {"num_attention_heads", 8},
           {"num_key_value_heads", 4}, {"head_dim", 16}, {"vocab_size", 320}, {"max_position_embeddings", 512},
           {"num_experts", 12}, {"num_experts_per_tok", 3}, {"moe_intermediate_size", 64}, {"moe_num_experts", 12}, {"moe_k", 3}, {"moe_num_shared_experts", 2},
-          {"shared_expert_intermediate_size", 112}, {"n_routed_experts", 12}};
+          {"shared_expert_intermediate_size", 112}, {"n_routed_experts", 12},
+          {"q_lora_rank", 72}, {"kv_lora_rank", 32}, {"qk_nope_head_dim", 24}, {"qk_rope_head_dim", 8}, {"v_head_dim", 40}};
 }
 
 // Tensors of a checkpoint whose matrices are apart, one expert each.

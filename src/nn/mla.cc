@@ -28,6 +28,10 @@ quant::Arithmetic LatentAttention::arithmetic(const Runtime& runtime, DType cach
   return dots ? quant::Arithmetic::kBf16 : quant::Arithmetic::kFp32;
 }
 
+std::int64_t LatentAttention::workspace_floats(std::int64_t heads, std::int64_t row_dim, std::int64_t rank) {
+  return kTokensAtOnce * heads * (row_dim + 2 * rank) + kPartFloats;
+}
+
 LatentAttention::LatentAttention(const Scope& scope, const AttentionSizes& common, const LatentAttentionSizes& c, std::int64_t layer)
     : common_(common),
       sizes_(c),

@@ -36,6 +36,8 @@ class LatentAttention {
 
   // Arithmetic of attention itself, of prompt and of generated tokens alike: with many heads on one row, both wait for arithmetic rather than memory.
   static quant::Arithmetic arithmetic(const Runtime& runtime, DType cache);
+  // Floats in latent space at a time, beside a token's ordinary activations.
+  static std::int64_t workspace_floats(std::int64_t heads, std::int64_t row_dim, std::int64_t rank);
 
  private:
   void absorbed(const Pass& pass, const Step& step, std::int64_t first, std::int64_t count, const std::int32_t* span_of, const float* q, std::int64_t ldq, float* heads_out, std::int64_t ldh) const;

@@ -62,6 +62,19 @@ TEST(Rope, yarn_attention_factor) {
   EXPECT_EQ(parse({{"rope_scaling", {{"type", "yarn"}, {"factor", 40.0}, {"original_max_position_embeddings", 4096}}}}, 64, 163840).value().max_positions(), 163840);
 }
 
+TEST(Rope, yarn_score_factor) {
+  const auto factor = [](Json scaling) {
+    scaling.update({{"type", "yarn"}, {"factor", 40.0}, {"original_max_position_embeddings", 4096}});
+    return parse({{"rope_scaling", scaling}}, 64, 163840).value().score_factor();
+  };
+  EXPECT_NEAR(factor({{"mscale", 1.0}, {"mscale_all_dim", 1.0}}), 1.873854, 1e-6);
+  EXPECT_NEAR(factor({{"mscale", 0.707}, {"mscale_all_dim", 0.707}}), 1.589626, 1e-6);
+  EXPECT_NEAR(factor({{"mscale_all_dim", 1.0}}), 1.873854, 1e-6);
+  EXPECT_EQ(factor(Json::object()), 1);
+  EXPECT_EQ(factor({{"mscale", 1.0}}), 1);
+  EXPECT_EQ(parse({{"rope_theta", 10000.0}}, 64, 4096).value().score_factor(), 1);
+}
+
 TEST(Rope, linear_divides_every_frequency_and_multiplies_the_context) {
   const Rope rope = parse({{"rope_parameters", {{"rope_type", "linear"}, {"factor", 4.0}, {"rope_theta", 10000.0}}}}, 8, 2048).value();
   EXPECT_FLOAT_EQ(rope.inverse_frequencies(1)[0], 0.25f);
