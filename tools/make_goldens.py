@@ -35,13 +35,13 @@ torch.set_num_threads(2)
 VOCAB = 512
 TESTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests")
 ALL_FORMATS = ("wint8", "wint4", "wint4-g32", "fp8-ocp", "fp8-gaudi", "fp8-block")
-FORMATS = {"tiny-qwen2-moe": ("wint8", "wint4-g32"), "tiny-glm4-moe": ("wint8", "wint4-g32"), "tiny-llama-linear": (), "tiny-llama-dynamic": (), "tiny-llama-yarn": (), "tiny-qwen2-sliding": (), "tiny-llama-odd": ("wint8", "wint4-g32")}
+FORMATS = {"tiny-deepseek-v2-lite": ("wint8", "wint4-g32"), "tiny-deepseek-v2": ("wint8", "wint4-g32"), "tiny-qwen2-moe": ("wint8", "wint4-g32"), "tiny-glm4-moe": ("wint8", "wint4-g32"), "tiny-llama-linear": (), "tiny-llama-dynamic": (), "tiny-llama-yarn": (), "tiny-qwen2-sliding": (), "tiny-llama-odd": ("wint8", "wint4-g32")}
 PROMPTS = {"tiny-llama-odd": (5, 50)}           # tokens; the others in FORMATS have 5, 40 and 90
 ROPE = {"rope_theta": 10000.0, "rope_type": "default"}
 
 
 def configs():
-    from transformers import (DeepseekV3Config, Ernie4_5_MoeConfig, Ernie4_5Config, Glm4MoeConfig, LlamaConfig, Qwen2Config,
+    from transformers import (DeepseekV2Config, DeepseekV3Config, Ernie4_5_MoeConfig, Ernie4_5Config, Glm4MoeConfig, LlamaConfig, Qwen2Config,
                               Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig)
     ids = dict(vocab_size=VOCAB, bos_token_id=None, eos_token_id=2, pad_token_id=0, max_position_embeddings=2048)
     small = dict(hidden_size=64, intermediate_size=160, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True)
@@ -106,6 +106,17 @@ def configs():
         "tiny-glm4-moe": Glm4MoeConfig(moe_intermediate_size=48, n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1, first_k_dense_replace=1, head_dim=32,
                                        n_group=1, topk_group=1, routed_scaling_factor=1.5, norm_topk_prob=True, use_qk_norm=True, attention_bias=True,
                                        rope_parameters=ROPE | {"partial_rotary_factor": 0.5}, **(small | {"num_hidden_layers": 3}), **ids),
+        # latent attention without q's low-rank form, softmax routing without groups or renormalization, YaRN whose two factors differ
+        "tiny-deepseek-v2-lite": DeepseekV2Config(moe_intermediate_size=48, q_lora_rank=None, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16,
+                                                  n_routed_experts=8, n_shared_experts=2, num_experts_per_tok=3, topk_method="greedy", norm_topk_prob=False, first_k_dense_replace=1,
+                                                  rope_parameters={"rope_theta": 10000.0, "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 256, "beta_fast": 32,
+                                                                   "beta_slow": 1, "mscale": 1.2, "mscale_all_dim": 0.707},
+                                                  **(small | {"num_hidden_layers": 3, "num_key_value_heads": 4, "tie_word_embeddings": False}), **ids),
+        # experts in groups scored by their best, a factor on the chosen ones' weights; no rotary scaling; 5 heads
+        "tiny-deepseek-v2": DeepseekV2Config(moe_intermediate_size=48, q_lora_rank=48, kv_lora_rank=48, qk_nope_head_dim=24, qk_rope_head_dim=12, v_head_dim=20,
+                                             n_routed_experts=12, n_shared_experts=1, num_experts_per_tok=3, topk_method="group_limited_greedy", n_group=4, topk_group=2,
+                                             routed_scaling_factor=4.0, norm_topk_prob=False, first_k_dense_replace=1, rope_parameters=ROPE,
+                                             **(small | {"hidden_size": 80, "num_hidden_layers": 3, "num_attention_heads": 5, "num_key_value_heads": 5, "tie_word_embeddings": False}), **ids),
     }
 
 
@@ -263,6 +274,11 @@ def hub_style_config(path):
         cfg.pop("head_dim", None)
         cfg.update(scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1)
         cfg["rope_scaling"]["type"] = cfg["rope_scaling"].pop("rope_type")
+    if cfg["model_type"] == "deepseek_v2":
+        cfg.pop("head_dim", None)
+        cfg.update(scoring_func="softmax", moe_layer_freq=1)
+        if cfg["rope_scaling"]:
+            cfg["rope_scaling"]["type"] = cfg["rope_scaling"].pop("rope_type")
     if cfg["model_type"] == "ernie4_5_moe":
         cfg["moe_use_aux_free"] = True
     with open(os.path.join(path, "config.json"), "w") as f:

@@ -153,7 +153,7 @@ TEST_P(RealModel, same_bits_on_every_road) {
 
 // All golden prompts of a model in one batch, continued as transformers continued each alone (tests/tiny/README.md), up to the first narrow margin.
 TEST(GoldenBatch, greedy_answers_agree_with_the_reference) {
-  for (const std::string folder : {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-qwen3-moe", "tiny-ernie4_5-moe", "tiny-deepseek-v3"}) {
+  for (const std::string folder : {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-qwen3-moe", "tiny-ernie4_5-moe", "tiny-deepseek-v3", "tiny-deepseek-v2"}) {
     SCOPED_TRACE(folder);
     const std::string path = std::string(INFLIGHT_TEST_DATA) + "/tiny/" + folder, golden = path + "/golden.safetensors";
     EngineOptions options = options_of({folder, "", "fp32"});
@@ -195,6 +195,7 @@ std::vector<Setting> settings() {
   for (const auto& [quantization, compute] : {std::pair<std::string, std::string>{"wint8", "auto"}, {"wint4-g32", "int8"}, {"", "bf16"}}) all.push_back({"tiny-qwen3-moe", quantization, compute});
   all.push_back({"tiny-ernie4_5-moe", "wint8", "auto"});
   for (const auto& [quantization, compute] : {std::pair<std::string, std::string>{"wint8", "auto"}, {"", "bf16"}, {"", "fp32"}}) all.push_back({"tiny-deepseek-v3", quantization, compute});
+  all.push_back({"tiny-deepseek-v2", "wint4-g32", "auto"});
   for (const std::string compute : {"bf16", "fp32", "auto"}) all.push_back({"tiny-qwen3", "wint8", compute});
   all.push_back({"tiny-llama", "wint4", "auto"});
   all.push_back({"tiny-qwen2", "", "auto"});
