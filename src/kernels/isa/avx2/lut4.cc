@@ -7,6 +7,7 @@ namespace inflight::kernels {
 namespace {
 
 #include "kernels/lut4.inl"
+#include "kernels/lut4_bytes.inl"
 #include "kernels/lut4_search.inl"
 
 }  // namespace
