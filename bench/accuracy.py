@@ -14,8 +14,10 @@ row whose length is no multiple of 256 has Q5_0 in the place of Q4_K and Q8_0 in
 A model for it, trained in FP32: tools/train_small_dense.py.
 """
 import argparse
+import fnmatch
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -295,13 +297,28 @@ def weights(args):
         print("| " + " | ".join(row) + " |", flush=True)
 
 
-def bits_of(name, tensors):
-    """Bits a linear weight of this program's format, padding left out."""
+def row_names(tensor_name):
+    """What a pattern may match: the tensor's name, or those of the fused row it is part of and of that row's other parts."""
+    prefix, _, own = tensor_name.removesuffix(".weight").rpartition(".")
+    for row, parts in (("qkv_proj", ("q_proj", "k_proj", "v_proj")), ("up_gate_proj", ("up_proj", "gate_proj"))):
+        if own in parts:
+            return [f"{prefix}.{name}" for name in (row, *parts)]
+    return [f"{prefix}.{own}"]
+
+
+def bits_of(spec, tensors):
+    """Bits a linear weight of this program's formats, padding left out. spec: a format, then +PATTERN=FORMAT for matrices that have another."""
+    base, *overrides = spec.split("+")
+    overrides = [text.rsplit("=", 1) for text in overrides]
     total = count = 0
     for tensor_name, (_, shape, _) in tensors.items():
         if not is_linear(tensor_name, shape):
             continue
         rows, k = shape
+        name = base
+        for pattern, other in overrides:
+            if any(fnmatch.fnmatchcase(row, pattern) for row in row_names(tensor_name)):
+                name = other
         groups = {"wint4-g128": 128, "wint4-g64": 64, "wint4-g32": 32}
         scales = -(-k // groups[name]) * 16 if name in groups else -(-k // 16) * 8 + 8 if name == "wlut4" else 0 if name == "bf16" else 32
         total += rows * (k * {"bf16": 16, "wint8": 8}.get(name, 4) + scales)
@@ -334,11 +351,16 @@ def evaluate(args, model, reference, *options):
     return run([args.binary, "eval", model, "--data", args.data, "--windows", args.windows, "--reference", reference, "--reference-compute", "fp32", "--json", *options])
 
 
+def options_of(spec):
+    base, *overrides = spec.split("+")
+    return ["--quantization", base, *(word for text in overrides for word in ("--quantization-override", text))]
+
+
 def speed(args, name):
     """Tokens a second alone, GB of source a second: measured on another, larger model."""
     if not args.speed_model:
         return "", ""
-    quantization = [] if name == "bf16" else ["--quantization", name]
+    quantization = [] if name == "bf16" else options_of(name)
     result = run([args.binary, "bench", args.speed_model, "--prompt-tokens", 0, "--repeat", 3, "--json", *quantization])
     return f"{result['decode']['tokens_per_s']:.0f}", f"{result['load']['source_gb_per_s']:.1f}"
 
@@ -361,8 +383,8 @@ def compare(args, folder, tensors):
               f"{rates[0]} | {rates[1]} |", flush=True)
 
     for name in args.formats.split(","):
-        alone = evaluate(args, folder, folder, "--quantization", name, "--lm-head", "bf16", "--compute", "fp32")
-        as_run = evaluate(args, folder, folder, "--quantization", name)
+        alone = evaluate(args, folder, folder, *options_of(name), "--lm-head", "bf16", "--compute", "fp32")
+        as_run = evaluate(args, folder, folder, *options_of(name))
         show(name, bits_of(name, tensors), alone, f"{as_run['kl_mean']:.5f}", speed(args, name))
     for peer in PEERS if args.peers else ():
         with tempfile.TemporaryDirectory() as scratch:
@@ -381,7 +403,8 @@ def main():
     two.add_argument("--binary", default=str(ROOT / "build/release/inflight"))
     two.add_argument("--data", default=str(ROOT / "tests/text/heldout.txt"))
     two.add_argument("--windows", type=int, default=40)
-    two.add_argument("--formats", default="bf16,wint8,wlut4,wint4-g32,wint4-g64,wint4-g128,wint4")
+    two.add_argument("--formats", default="bf16,wint8,wlut4,wint4-g32,wint4-g64,wint4-g128,wint4",
+                     help="comma-separated; FORMAT+PATTERN=FORMAT.. gives some matrices another format, as --quantization-override does")
     two.add_argument("--off-grid", action="store_true", help="first move each linear weight at random by up to half a 4-bit level, the reference too")
     two.add_argument("--speed-model", help="measure decode and load here too (inflight bench); best a model of billions of weights")
     two.add_argument("--no-peers", dest="peers", action="store_false")
