@@ -48,6 +48,14 @@ struct SourceRows {
   std::int64_t inputs = 0;     // K
 };
 
+// Rows of codes as a converted folder stores them, `stride` bytes apart, no alignment promised.
+struct StoredCodes {
+  const void* data = nullptr;
+  std::int64_t stride = 0;
+  int rows = 0;                // 1..16
+  std::int64_t inputs = 0;     // K
+};
+
 // Each fills lanes [lane, lane + rows) of one panel, padding past K included, and touches no byte of other lanes
 // (so threads may fill lanes of one panel at once). Returns -1, or row * K + k of the first NaN or infinity (the panel is then unspecified).
 struct LoadKernels {
@@ -60,6 +68,10 @@ struct LoadKernels {
   // The same with bound 7, per channel (group 0) or per group of consecutive inputs, the last one ragged. scales: f32 [groups][16],
   // unrounded; rounding them to FP16 for storage is the caller's. absmax: nullptr, or [rows][groups].
   std::int64_t (*quantize_u4)(const SourceRows& source, int lane, std::int64_t group, const float* absmax, std::uint8_t* panel, float* scales);
+  // Stored codes into a panel of u8 or u4. u8: K bytes a row, q. u4: ceil(K / 8) words of 32 bits a row, eight 4-bit codes each, the first lowest, as the panel has them.
+  // false: a code -128 (u8), or a 4-bit code 0 (u4): whoever has no such code must look where it is.
+  bool (*unpack_u8)(const StoredCodes& source, int lane, std::uint8_t* panel);
+  bool (*unpack_u4)(const StoredCodes& source, int lane, std::uint8_t* panel);
 };
 
 // ---------------------------------------------------------------- matrix products

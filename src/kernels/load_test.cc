@@ -124,6 +124,43 @@ TEST_F(LoadTest, pack_bf16_places_pairs_and_pads_an_odd_k_with_zero) {
     }
 }
 
+TEST_F(LoadTest, stored_codes_go_to_their_places_and_codes_that_no_quantizer_writes_are_seen) {
+  for (const std::int64_t inputs : {1, 3, 4, 7, 8, 9, 63, 64, 65, 127, 128, 129, 500})
+    for (const int lane : {0, 5})
+      for (const int rows : {1, 3, 16 - lane}) {
+        for (const bool eight : {true, false}) {
+          const std::int64_t row_bytes = eight ? inputs : (inputs + 7) / 8 * 4, stride = row_bytes + 5;
+          std::vector<std::uint8_t> bytes(static_cast<std::size_t>(1 + (rows - 1) * stride + row_bytes));
+          std::uniform_int_distribution<int> any(0, 255);
+          for (auto& byte : bytes) {
+            byte = static_cast<std::uint8_t>(any(rng));
+            if (eight && byte == 0x80) byte = 0x81;
+            if (!eight && (byte & 15) == 0) byte |= 8;
+            if (!eight && (byte >> 4) == 0) byte |= 0x10;
+          }
+          const StoredCodes source{.data = bytes.data() + 1, .stride = stride, .rows = rows, .inputs = inputs};
+          const std::int64_t panel_bytes = eight ? (inputs + 3) / 4 * 64 : (inputs + 7) / 8 * 64;
+          std::vector<std::uint8_t> panel(static_cast<std::size_t>(panel_bytes), kUntouched8);
+          const auto unpack = eight ? load->unpack_u8 : load->unpack_u4;
+          ASSERT_TRUE(unpack(source, lane, panel.data()));
+          for (std::int64_t at = 0; at < panel_bytes; ++at) {
+            const int row = static_cast<int>(at / 4 % 16) - lane;
+            std::uint8_t want = kUntouched8;
+            if (row >= 0 && row < rows) {
+              const auto* from = bytes.data() + 1 + row * stride;
+              const auto code = [&](std::int64_t k) { return from[k / 2] >> (k % 2 * 4) & 15; };
+              const std::int64_t k = eight ? at / 64 * 4 + at % 4 : at / 64 * 8 + at % 4;
+              want = eight ? static_cast<std::uint8_t>(k < inputs ? from[k] ^ 0x80 : 0x80) : static_cast<std::uint8_t>(code(k) | code(k + 4) << 4);
+            }
+            ASSERT_EQ(panel[static_cast<std::size_t>(at)], want) << inputs << " " << lane << " " << rows << " byte " << at;
+          }
+          std::uint8_t& spoiled = bytes[static_cast<std::size_t>(1 + (rows - 1) * stride + row_bytes - 1)];
+          spoiled = eight ? 0x80 : spoiled & 15;
+          EXPECT_FALSE(unpack(source, lane, panel.data()));
+        }
+      }
+}
+
 TEST_F(LoadTest, quantize_u8_follows_the_rule_bit_for_bit) {
   for (DType dtype : kDtypes)
     for (std::int64_t inputs : kInputs)

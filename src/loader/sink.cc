@@ -145,6 +145,13 @@ Result<void> Sink::accept_stored(const Route& route, const TensorInfo& tensor, c
   }
   for (std::int64_t r = 0; r < chunk.rows; ++r) {
     const std::int64_t local = route.slice.local_row + chunk.row - route.slice.row_begin + r;
+    if (route.stored == 0 && matrix.format->import_codes) {
+      const auto rows = static_cast<int>(std::min(quant::kPanelRows - local % quant::kPanelRows, chunk.rows - r));
+      if (matrix.format->import_codes(kernels_, matrix, local, rows, data + r * stride_bytes, stride_bytes)) {
+        r += rows - 1;
+        continue;
+      }
+    }
     auto imported = matrix.format->import_row(matrix, local, static_cast<std::size_t>(route.stored), tensor.dtype, data + r * stride_bytes);
     if (!imported) return fail_at(fmt::format("\"{}\"", tensor.name), std::move(imported).error());
   }

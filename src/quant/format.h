@@ -58,6 +58,8 @@ struct Format {
   void (*export_row)(const Matrix& matrix, std::int64_t row, std::size_t tensor, void* bytes);
   // An error when the bytes hold what this format cannot (a code out of range, a non-finite scale).
   Result<void> (*import_row)(Matrix& matrix, std::int64_t row, std::size_t tensor, DType dtype, const void* bytes);
+  // The same for 1 to 16 rows of tensor 0 in one panel, by kernels. false: something is odd, and import_row() will say what. nullptr: there is no such road.
+  bool (*import_codes)(const Kernels& kernels, Matrix& matrix, std::int64_t row, int rows, const void* bytes, std::int64_t stride_bytes) = nullptr;
 };
 
 // The format of that name; an error lists the known ones and the nearest.

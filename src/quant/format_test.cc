@@ -118,6 +118,36 @@ TEST_P(EveryFormat, rows_survive_export_and_import_with_all_padding) {
   EXPECT_EQ(std::memcmp(a.scales, b.scales, static_cast<std::size_t>(bytes.scales)), 0);
 }
 
+TEST_P(EveryFormat, codes_imported_many_rows_at_once_are_the_same) {
+  const Format& format = *GetParam();
+  if (!format.import_codes) GTEST_SKIP() << "no such road";
+  const Kernels& kernels = *kernels::choose().value();
+  for (const std::int64_t inputs : {1, 8, 83, 128, 160, 517}) {
+    const std::int64_t outputs = 53, first = 3;  // starts and ends within a panel
+    const auto loaded = load(format, random_weights(outputs * inputs, 9), outputs, inputs);
+    const auto copy = load(format, random_weights(outputs * inputs, 10), outputs, inputs), slow = load(format, random_weights(outputs * inputs, 10), outputs, inputs);
+    const std::int64_t row_bytes = format.stored(outputs, inputs, format.group, false)[0].row_bytes, stride = row_bytes + 3;
+    std::vector<std::byte> bytes(static_cast<std::size_t>(outputs * stride));
+    for (std::int64_t row = first; row < outputs; ++row) {
+      format.export_row(loaded->matrix(), row, 0, bytes.data() + row * stride);
+      ASSERT_TRUE(format.import_row(slow->matrix(), row, 0, DType::kI32, bytes.data() + row * stride));
+    }
+    for (std::int64_t row = first; row < outputs;) {
+      const int rows = static_cast<int>(std::min(kPanelRows - row % kPanelRows, outputs - row));
+      ASSERT_TRUE(format.import_codes(kernels, copy->matrix(), row, rows, bytes.data() + row * stride, stride));
+      row += rows;
+    }
+    EXPECT_EQ(std::memcmp(copy->matrix().codes, slow->matrix().codes, static_cast<std::size_t>(format.bytes(outputs, inputs, format.group).codes)), 0) << inputs;
+    // A bit of padding that is set, or a code that no quantizer writes, is left to the slow road, which says where it is.
+    auto* last = reinterpret_cast<std::uint8_t*>(bytes.data() + 7 * stride) + row_bytes - 1;
+    *last = format.codes == Codes::kU8 ? 0x80 : 0x01;
+    const bool fast = format.import_codes(kernels, copy->matrix(), 7, 2, bytes.data() + 7 * stride, stride);
+    const auto said = format.import_row(slow->matrix(), 7, 0, DType::kI32, bytes.data() + 7 * stride);
+    EXPECT_EQ(fast, said.has_value()) << inputs;
+    EXPECT_EQ(fast, format.codes == Codes::kLut4 && inputs % 8 == 0) << inputs;
+  }
+}
+
 TEST_P(EveryFormat, products_agree_with_dequantized_rows_and_not_with_the_batch_or_threads) {
   const Format& format = *GetParam();
   const std::int64_t outputs = 70, inputs = 131, tokens = 19, stride = 80;

@@ -101,9 +101,18 @@ Result<void> import_row(Matrix& m, std::int64_t row, std::size_t tensor, DType d
   return {};
 }
 
+bool import_codes(const Kernels& kernels, Matrix& m, std::int64_t row, int rows, const void* in, std::int64_t stride) {
+  for (int r = 0; r < rows && m.inputs % 8 != 0; ++r) {  // padding must be the code of zero
+    std::uint32_t last;
+    std::memcpy(&last, static_cast<const char*>(in) + r * stride + m.inputs / 8 * 4, 4);
+    if (last >> (m.inputs % 8 * 4) != 0x88888888u >> (m.inputs % 8 * 4)) return false;
+  }
+  return kernels.load->unpack_u4({.data = in, .stride = stride, .rows = rows, .inputs = m.inputs}, static_cast<int>(row % kPanelRows), panel_of(m, row));
+}
+
 constexpr Format format_of(std::string_view name, std::string_view summary, std::int64_t group) {
   return {.name = name, .summary = summary, .group = group, .codes = Codes::kU4, .bytes = bytes, .store = store,
-          .dequantize = dequantize, .stored = stored, .export_row = export_row, .import_row = import_row};
+          .dequantize = dequantize, .stored = stored, .export_row = export_row, .import_row = import_row, .import_codes = import_codes};
 }
 
 }  // namespace

@@ -63,11 +63,15 @@ Result<void> import_row(Matrix& m, std::int64_t row, std::size_t tensor, DType, 
   return {};
 }
 
+bool import_codes(const Kernels& kernels, Matrix& m, std::int64_t row, int rows, const void* in, std::int64_t stride) {
+  return kernels.load->unpack_u8({.data = in, .stride = stride, .rows = rows, .inputs = m.inputs}, static_cast<int>(row % kPanelRows), panel_of(m, row));
+}
+
 }  // namespace
 
 const Format& wint8_format() {
   static constexpr Format kFormat{.name = "wint8", .summary = "int8 weights, one FP32 scale per output channel (8.0 bits a weight)", .group = 0, .codes = Codes::kU8,
-                                  .bytes = bytes, .store = store, .dequantize = dequantize, .stored = stored, .export_row = export_row, .import_row = import_row};
+                                  .bytes = bytes, .store = store, .dequantize = dequantize, .stored = stored, .export_row = export_row, .import_row = import_row, .import_codes = import_codes};
   return kFormat;
 }
 

@@ -95,11 +95,25 @@ Result<void> import_row(Matrix& m, std::int64_t row, std::size_t tensor, DType, 
   return {};
 }
 
+bool import_codes(const Kernels& kernels, Matrix& m, std::int64_t row, int rows, const void* in, std::int64_t stride) {
+  constexpr std::uint32_t kZeros = 0x11111111u * kLut4Zero;
+  const std::int64_t words = padded_inputs(m.inputs) / 8, lane = row % kPanelRows;
+  for (int r = 0; r < rows && m.inputs % 8 != 0; ++r) {  // padding must be the code of zero
+    std::uint32_t last;
+    std::memcpy(&last, static_cast<const char*>(in) + r * stride + (words - 1) * 4, 4);
+    if (last >> (m.inputs % 8 * 4) != kZeros >> (m.inputs % 8 * 4)) return false;
+  }
+  kernels.load->unpack_u4({.data = in, .stride = stride, .rows = rows, .inputs = m.inputs}, static_cast<int>(lane), panel_of(m, row));  // every code is one of this format's
+  for (std::int64_t word = words; word < groups_of(m.inputs) * kLut4Group / 8; ++word)
+    std::memset(panel_of(m, row) + (word * kPanelRows + lane) * 4, kZeros & 0xff, static_cast<std::size_t>(rows) * 4);
+  return true;
+}
+
 }  // namespace
 
 const Format& wlut4_format() {
   static constexpr Format kFormat{.name = "wlut4", .summary = "4-bit codes of 16 uneven values, a searched step per 16 inputs (4.5 bits a weight; the recommended 4-bit format)", .group = 0,
-                                  .codes = Codes::kLut4, .bytes = bytes, .store = store, .dequantize = dequantize, .stored = stored, .export_row = export_row, .import_row = import_row};
+                                  .codes = Codes::kLut4, .bytes = bytes, .store = store, .dequantize = dequantize, .stored = stored, .export_row = export_row, .import_row = import_row, .import_codes = import_codes};
   return kFormat;
 }
 

@@ -8,6 +8,6 @@ namespace {
 }  // namespace
 
 extern const LoadKernels load_avx512;
-const LoadKernels load_avx512{.pack_f32 = pack_f32, .pack_bf16 = pack_bf16, .quantize_u8 = quantize_u8, .quantize_u4 = quantize_u4};
+const LoadKernels load_avx512{.pack_f32 = pack_f32, .pack_bf16 = pack_bf16, .quantize_u8 = quantize_u8, .quantize_u4 = quantize_u4, .unpack_u8 = unpack_u8, .unpack_u4 = unpack_u4};
 
 }  // namespace inflight::kernels

@@ -95,9 +95,36 @@ std::int64_t quantize_u4(const SourceRows& source, int lane, std::int64_t group,
   return -1;
 }
 
+bool unpack_u8(const StoredCodes& source, int lane, std::uint8_t* panel) {
+  bool clean = true;
+  for (int row = 0; row < source.rows; ++row) {
+    const auto* from = static_cast<const std::int8_t*>(source.data) + row * source.stride;
+    for (std::int64_t k = 0; k < (source.inputs + 3) / 4 * 4; ++k) {
+      const int q = k < source.inputs ? from[k] : 0;
+      clean &= q != -128;
+      panel[k / 4 * 64 + (lane + row) * 4 + k % 4] = static_cast<std::uint8_t>(q + 128);
+    }
+  }
+  return clean;
+}
+
+bool unpack_u4(const StoredCodes& source, int lane, std::uint8_t* panel) {
+  bool clean = true;
+  for (int row = 0; row < source.rows; ++row) {
+    const auto* from = static_cast<const std::uint8_t*>(source.data) + row * source.stride;
+    for (std::int64_t k = 0; k < (source.inputs + 7) / 8 * 8; ++k) {
+      const int code = from[k / 2] >> (k % 2 * 4) & 15;
+      clean &= code != 0;
+      std::uint8_t& byte = panel[k / 8 * 64 + (lane + row) * 4 + k % 4];
+      byte = static_cast<std::uint8_t>(k % 8 < 4 ? code : byte | code << 4);
+    }
+  }
+  return clean;
+}
+
 }  // namespace
 
 extern const LoadKernels load_scalar;
-const LoadKernels load_scalar{.pack_f32 = pack_f32, .pack_bf16 = pack_bf16, .quantize_u8 = quantize_u8, .quantize_u4 = quantize_u4};
+const LoadKernels load_scalar{.pack_f32 = pack_f32, .pack_bf16 = pack_bf16, .quantize_u8 = quantize_u8, .quantize_u4 = quantize_u4, .unpack_u8 = unpack_u8, .unpack_u4 = unpack_u4};
 
 }  // namespace inflight::kernels
