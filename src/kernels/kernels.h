@@ -82,16 +82,17 @@ struct LoadKernels {
 // Their memory is opaque: int8_bytes() of it, 64-byte aligned, filled by quantize_int8 and read by the *_int8 products. It also carries
 // per-token, per-group sums of both planes, so that the codes' zero point costs nothing.
 //
-// Grouped int8 activations, for many tokens: integers q with a scale for each group of kActivationGroup inputs (of `group` inputs, at most
-// kMostGroup, where that is no multiple of it; the last group ragged). Nearly all fit one byte; the few values that stand out of their token
-// have 16 bits, and products take a second step for these alone. Per token, with a = absmax of a group:
-//   s[i] = 0, s[i] = fma(x[k], x[k], s[i]) for k ascending, i the place of k in its group modulo 16; S = s[0] + ... + s[15] in this order;
-//   limit = fl(kOneByteRms * sqrt(fl(S / K)));  top = max(min(a, limit), fl(a / 255)), the value of code 127;
+// Prompt activations (`grouped`), for many tokens: integers q with one scale a token. Nearly all fit one byte; the few values that stand out of
+// their token have 16 bits, q = 256 * high + low with low in [-128, 127], and a product takes a second step for these alone. Per token, a its absmax:
+//   rms(v): s[i] = 0, s[i] = fma(v[k], v[k], s[i]) for k ascending, i = k modulo 16; fl(sqrt(fl((s[0] + ... + s[15], in this order) / K)));
+//   r = rms(x); with b = fl(kOutlierRms * r), r = rms(min(|x|, b)): few huge values alone do not set the scale;
+//   limit = fl(kOneByteRms * r);  top = max(min(a, limit), fl(a / 255)), the value of code 127;
 //   scale = fl(top / 127);  q = nearest-even(fl(x * fl(127 / top))), |q| <= 127 * 255.   a < 2^-100: scale 0, q 0.
-// x must be finite; else the token's y is unspecified.
-inline constexpr std::int64_t kActivationGroup = 64;
+// x must be finite; else the token's y is unspecified. K < 100000 (sums fit int32); groups of weights are multiples of 8 up to kMostGroup.
 inline constexpr std::int64_t kMostGroup = 512;
-inline constexpr float kOneByteRms = 4.0f;
+inline constexpr std::int64_t kPromptBlock = 1024;  // inputs that pass at once: 32 KB of bytes of two panels stay in the first-level cache
+inline constexpr float kOneByteRms = 3.25f;
+inline constexpr float kOutlierRms = 16.0f;
 
 struct LinearKernels {
   void (*gemm_f32)(const Weight& w, const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy);
@@ -113,9 +114,9 @@ struct LinearKernels {
   void (*gemm_u8_int8)(const Weight& w, const void* activations, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy);
   void (*gemm_u4_int8)(const Weight& w, const void* activations, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy);
 
-  // The same three for grouped activations. Ranges of quantize_grouped as those of quantize_int8.
-  // acc = 0; per activation group ascending: v = sum code * q - zero * sum q (int32, exact); acc = fma(float(v), s, acc), with s = scale per channel, else
-  // fl(scale_g * scale) for the weights' group g around it. y = fl(acc * scale_w) per channel, else acc.
+  // The same three for prompt activations. Ranges of quantize_grouped as those of quantize_int8.
+  // v = sum of (code - zero) * q (int32, exact), per channel over all K, else per group. Per channel: y = fl(float(v) * fl(scale_w * scale_x)).
+  // Groups: acc = 0, then acc = fma(float(v), scale_g, acc) for g ascending; y = fl(acc * scale_x).
   std::size_t (*grouped_bytes)(std::int64_t tokens, std::int64_t inputs, std::int64_t group);
   void (*quantize_grouped)(const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t inputs, std::int64_t group, std::int64_t begin, std::int64_t end, void* out);
   void (*gemm_u8_grouped)(const Weight& w, const void* activations, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy);

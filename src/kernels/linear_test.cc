@@ -247,51 +247,48 @@ class LinearTest : public testing::Test {
     return y;
   }
 
-  // The grouped entries' arithmetic once more, exactly; and how far it may be from x itself: half a step of the codes, and FP32 sums.
+  // The prompt entries' arithmetic once more, exactly; and how far it may be from x itself: half a step of the codes, and FP32 sums.
   static std::vector<float> expected_grouped(const Packed& w, const std::vector<float>& x, std::int64_t ldx, const Shape& s) {
     std::vector<float> y(s.tokens * s.outputs);
-    const std::int64_t width = s.group % 64 == 0 ? 64 : s.group, groups = (s.inputs + width - 1) / width;
+    const std::int64_t width = s.group == 0 ? s.inputs : s.group;
     for (std::int64_t t = 0; t < s.tokens; ++t) {
-      std::vector<float> absmax(groups);
-      float squares[16] = {}, sum = 0;
-      for (std::int64_t k = 0; k < s.inputs; ++k) {
-        const float v = x[t * ldx + k];
-        absmax[k / width] = std::fmax(absmax[k / width], std::fabs(v));
-        squares[k % width % 16] = std::fma(v, v, squares[k % width % 16]);
-      }
-      for (const float lane : squares) sum += lane;
-      const float limit = kOneByteRms * std::sqrt(sum / static_cast<float>(s.inputs));
-      std::vector<std::int64_t> codes(s.inputs);
-      std::vector<float> scale(groups);
-      for (std::int64_t g = 0; g < groups; ++g) {
-        const float a = absmax[g];
-        if (a < 0x1p-100f) continue;
-        const float top = std::fmax(std::fmin(a, limit), a / 255.0f);
-        scale[g] = top / 127.0f;
-        for (std::int64_t k = g * width; k < std::min((g + 1) * width, s.inputs); ++k) {
-          codes[k] = std::lrint(x[t * ldx + k] * (127.0f / top));
-          EXPECT_LE(std::abs(codes[k]), a <= limit ? 127 : 127 * 255);
+      const float* row = x.data() + t * ldx;
+      const auto rms = [&](float bound) {
+        float squares[16] = {}, sum = 0;
+        for (std::int64_t k = 0; k < s.inputs; ++k) {
+          const float v = std::fmin(std::fabs(row[k]), bound);
+          squares[k % 16] = std::fma(v, v, squares[k % 16]);
         }
+        for (const float lane : squares) sum += lane;
+        return std::sqrt(sum / static_cast<float>(s.inputs));
+      };
+      float a = 0;
+      for (std::int64_t k = 0; k < s.inputs; ++k) a = std::fmax(a, std::fabs(row[k]));
+      const float limit = kOneByteRms * rms(kOutlierRms * rms(INFINITY)), top = std::fmax(std::fmin(a, limit), a / 255.0f);
+      const bool none = a < 0x1p-100f;
+      const float scale_x = none ? 0 : top / 127.0f;
+      std::vector<std::int64_t> codes(s.inputs);
+      for (std::int64_t k = 0; k < s.inputs && !none; ++k) {
+        codes[k] = std::lrint(row[k] * (127.0f / top));
+        EXPECT_LE(std::abs(codes[k]), a <= limit ? 127 : 127 * 255);
       }
       for (std::int64_t n = 0; n < s.outputs; ++n) {
         float acc = 0;
         double exact = 0, size = 0, rounding = 0;
-        for (std::int64_t g = 0; g < groups; ++g) {
+        for (std::int64_t g = 0; g < w.weight.groups(); ++g) {
           std::int64_t v = 0;
-          const float scale_w = w.scale(n, s.group == 0 ? 0 : g * width / s.group);
-          const double step = scale[g] == 0 ? absmax[g] * 2.0 : scale[g];
           for (std::int64_t k = g * width; k < std::min((g + 1) * width, s.inputs); ++k) {
             const auto q = static_cast<std::int64_t>(w.value(n, k));
             v += q * codes[k];
-            const double weight = static_cast<double>(q) * scale_w, term = weight * x[t * ldx + k];
+            const double weight = static_cast<double>(q) * w.scale(n, g), term = weight * row[k];
             exact += term;
             size += std::fabs(term);
-            rounding += std::fabs(weight) * step * 0.5001;
+            rounding += std::fabs(weight) * (none ? a * 2.0 : scale_x) * 0.5001;
           }
-          acc = std::fma(static_cast<float>(v), s.group == 0 ? scale[g] : scale_w * scale[g], acc);
+          acc = s.group == 0 ? static_cast<float>(v) * (w.scale(n, 0) * scale_x) : std::fma(static_cast<float>(v), w.scale(n, g), acc);
         }
-        const float result = s.group == 0 ? acc * w.scale(n, 0) : acc;
-        EXPECT_NEAR(result, exact, rounding + (size + rounding) * 4 * (groups + 2) * 0x1p-24 + 0x1p-126) << "token " << t << " output " << n;
+        const float result = s.group == 0 ? acc : acc * scale_x;
+        EXPECT_NEAR(result, exact, rounding + (size + rounding) * 4 * (w.weight.groups() + 2) * 0x1p-24 + 0x1p-126) << "token " << t << " output " << n;
         y[t * s.outputs + n] = result;
       }
     }

@@ -11,7 +11,7 @@
 namespace inflight::quant {
 
 // Arithmetic on activations. kFp32: as they are. kBf16: rounded to BF16. Of quantized weights only: kInt8: two int8 planes a token;
-// kInt8Grouped: one plane with a scale for each group of inputs; values that stand out have 16 bits (kernels/kernels.h).
+// kInt8Grouped: one plane with one scale a token; values that stand out have 16 bits (kernels/kernels.h).
 enum class Arithmetic { kFp32, kBf16, kInt8, kInt8Grouped };
 
 // Both int8 kinds are "int8".

@@ -177,6 +177,7 @@ LANES_INLINE Lanes load_some(const float* p, std::int64_t n) {
 LANES_INLINE __m256 sign_bits() { return _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(0x80000000u))); }
 LANES_INLINE Lanes magnitude(Lanes x) { return {_mm256_andnot_ps(sign_bits(), x.a), _mm256_andnot_ps(sign_bits(), x.b)}; }
 LANES_INLINE Lanes maximum(Lanes x, Lanes y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
+LANES_INLINE Lanes minimum(Lanes x, Lanes y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
 LANES_INLINE float largest(Lanes x) {
   const __m256 m = _mm256_max_ps(x.a, x.b);
   __m128 h = _mm_max_ps(_mm256_castps256_ps128(m), _mm256_extractf128_ps(m, 1));
@@ -203,6 +204,16 @@ LANES_INLINE __m256i quantize_half(__m256 x, __m256 scale, __m256 bound) {
 // trunc(clamp(r + copysign(0.5, r), -bound, bound)) with r = x / scale.
 LANES_INLINE Ints quantize_lanes(Lanes x, Lanes scale, Lanes bound) { return {quantize_half(x.a, scale.a, bound.a), quantize_half(x.b, scale.b, bound.b)}; }
 LANES_INLINE Ints nearest(Lanes x) { return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }  // ties to even
+LANES_INLINE Ints either(Ints x, Ints y) { return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)}; }
+LANES_INLINE bool any_bit(Ints x) {
+  const __m256i v = _mm256_or_si256(x.a, x.b);
+  return _mm256_testz_si256(v, v) == 0;
+}
+// 16 codes of each of kGroupedTokens tokens as bytes [4][kGroupedTokens][4]: four inputs of a token lie together.
+LANES_INLINE void store_quads(void* p, const Ints (&q)[4]) {
+  _mm256_storeu_si256(static_cast<__m256i*>(p), _mm256_packs_epi16(_mm256_packs_epi32(q[0].a, q[1].a), _mm256_packs_epi32(q[2].a, q[3].a)));
+  _mm256_storeu_si256(static_cast<__m256i*>(p) + 1, _mm256_packs_epi16(_mm256_packs_epi32(q[0].b, q[1].b), _mm256_packs_epi32(q[2].b, q[3].b)));
+}
 LANES_INLINE void store_bytes(void* p, Ints x) {
   const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xd8);
   _mm_storeu_si128(static_cast<__m128i*>(p), _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));

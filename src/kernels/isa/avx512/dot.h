@@ -99,6 +99,7 @@ LANES_INLINE Ints dot(Ints sum, __m512i codes, __m512i x) {
 LANES_INLINE Lanes load_some(const float* p, std::int64_t n) { return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p); }
 LANES_INLINE Lanes magnitude(Lanes x) { return _mm512_abs_ps(x); }
 LANES_INLINE Lanes maximum(Lanes a, Lanes b) { return _mm512_max_ps(a, b); }
+LANES_INLINE Lanes minimum(Lanes a, Lanes b) { return _mm512_min_ps(a, b); }
 LANES_INLINE float largest(Lanes x) { return _mm512_reduce_max_ps(x); }
 LANES_INLINE std::int32_t total(Ints x) { return _mm512_reduce_add_epi32(x); }
 LANES_INLINE Ints add(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
@@ -115,6 +116,15 @@ LANES_INLINE Ints quantize_lanes(Lanes x, Lanes scale, Lanes bound) {
   return _mm512_cvttps_epi32(_mm512_max_ps(_mm512_min_ps(rounded, bound), _mm512_xor_ps(bound, sign)));
 }
 LANES_INLINE Ints nearest(Lanes x) { return _mm512_cvtps_epi32(x); }  // ties to even
+LANES_INLINE Ints either(Ints a, Ints b) { return _mm512_or_si512(a, b); }
+LANES_INLINE bool any_bit(Ints x) { return _mm512_test_epi32_mask(x, x) != 0; }
+// 16 codes of each of kGroupedTokens tokens as bytes [4][kGroupedTokens][4]: four inputs of a token lie together.
+LANES_INLINE void store_quads(void* p, const Ints (&q)[8]) {
+  const Ints a = _mm512_packs_epi16(_mm512_packs_epi32(q[0], q[1]), _mm512_packs_epi32(q[2], q[3]));  // 128-bit lane i: quad i of four tokens
+  const Ints b = _mm512_packs_epi16(_mm512_packs_epi32(q[4], q[5]), _mm512_packs_epi32(q[6], q[7]));
+  _mm512_storeu_si512(p, _mm512_permutex2var_epi64(a, _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), b));
+  _mm512_storeu_si512(static_cast<char*>(p) + 64, _mm512_permutex2var_epi64(a, _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15), b));
+}
 LANES_INLINE void store_bytes(void* p, Ints x) { _mm_storeu_si128(static_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x)); }
 
 // ---------------------------------------------------------------- packing

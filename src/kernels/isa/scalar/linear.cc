@@ -126,66 +126,60 @@ void gemm_int8(const Weight& w, const void* activations, std::int64_t tokens, st
   }
 }
 
-// Grouped activations here: per token the scales [groups], then q int16 [K], up to a multiple of 64 bytes.
-struct GroupedToken {
-  std::int64_t width, groups, bytes;
-  GroupedToken(std::int64_t inputs, std::int64_t group) {
-    width = group % kActivationGroup == 0 ? kActivationGroup : group;
-    groups = (inputs + width - 1) / width;
-    bytes = (groups * 4 + 2 * inputs + 63) / 64 * 64;
+// Prompt activations here: per token the scale, then q int16 [K], up to a multiple of 64 bytes.
+std::int64_t prompt_token_bytes(std::int64_t inputs) { return (4 + 2 * inputs + 63) / 64 * 64; }
+
+std::size_t grouped_bytes(std::int64_t tokens, std::int64_t inputs, std::int64_t) { return static_cast<std::size_t>(tokens * prompt_token_bytes(inputs)); }
+
+float clipped_rms(const float* row, std::int64_t inputs, float bound) {
+  float squares[16] = {}, sum = 0;
+  for (std::int64_t k = 0; k < inputs; ++k) {
+    const float size = __builtin_fabsf(row[k]), x = size < bound ? size : bound;
+    squares[k % 16] = __builtin_fmaf(x, x, squares[k % 16]);
   }
-};
+  for (const float lane : squares) sum += lane;
+  return __builtin_sqrtf(sum / static_cast<float>(inputs));
+}
 
-std::size_t grouped_bytes(std::int64_t tokens, std::int64_t inputs, std::int64_t group) { return static_cast<std::size_t>(tokens * GroupedToken(inputs, group).bytes); }
-
-void quantize_grouped(const float* x, std::int64_t ldx, std::int64_t, std::int64_t inputs, std::int64_t group, std::int64_t begin, std::int64_t end, void* out) {
-  const GroupedToken layout(inputs, group);
+void quantize_grouped(const float* x, std::int64_t ldx, std::int64_t, std::int64_t inputs, std::int64_t, std::int64_t begin, std::int64_t end, void* out) {
   for (std::int64_t t = begin; t < end; ++t) {
     const float* row = x + t * ldx;
-    char* token = static_cast<char*>(out) + t * layout.bytes;
-    auto* scales = reinterpret_cast<float*>(token);
-    auto* codes = reinterpret_cast<std::int16_t*>(token + layout.groups * 4);
-    float squares[16] = {}, sum = 0;
+    char* token = static_cast<char*>(out) + t * prompt_token_bytes(inputs);
+    auto* codes = reinterpret_cast<std::int16_t*>(token + 4);
+    float absmax = 0;
+    for (std::int64_t k = 0; k < inputs; ++k)
+      if (__builtin_fabsf(row[k]) > absmax) absmax = __builtin_fabsf(row[k]);
+    const float rms = clipped_rms(row, inputs, __builtin_inff()), limit = kOneByteRms * clipped_rms(row, inputs, kOutlierRms * rms);
+    float top = absmax < limit ? absmax : limit;
+    if (top < absmax / 255.0f) top = absmax / 255.0f;
+    const bool zero = absmax < 0x1p-100f;
     for (std::int64_t k = 0; k < inputs; ++k) {
-      float& lane = squares[k % layout.width % 16];
-      lane = __builtin_fmaf(row[k], row[k], lane);
+      const float scaled = row[k] * (zero ? 0 : 127.0f / top);
+      codes[k] = scaled >= -32767 && scaled <= 32767 ? static_cast<std::int16_t>(__builtin_nearbyintf(scaled)) : std::int16_t{0};
     }
-    for (const float lane : squares) sum += lane;
-    const float limit = kOneByteRms * __builtin_sqrtf(sum / static_cast<float>(inputs));
-    for (std::int64_t g = 0; g < layout.groups; ++g) {
-      const std::int64_t first = g * layout.width, last = first + layout.width < inputs ? first + layout.width : inputs;
-      float absmax = 0;
-      for (std::int64_t k = first; k < last; ++k)
-        if (__builtin_fabsf(row[k]) > absmax) absmax = __builtin_fabsf(row[k]);
-      float top = absmax < limit ? absmax : limit;
-      if (top < absmax / 255.0f) top = absmax / 255.0f;
-      const bool zero = absmax < 0x1p-100f;
-      for (std::int64_t k = first; k < last; ++k) {
-        const float scaled = row[k] * (zero ? 0 : 127.0f / top);
-        codes[k] = scaled >= -32767 && scaled <= 32767 ? static_cast<std::int16_t>(__builtin_nearbyintf(scaled)) : std::int16_t{0};
-      }
-      scales[g] = zero ? 0 : top / 127.0f;
-    }
+    const float scale = zero ? 0 : top / 127.0f;
+    std::memcpy(token, &scale, 4);
   }
 }
 
 template <auto kWeightAt>
 void gemm_grouped(const Weight& w, const void* activations, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy) {
-  const GroupedToken layout(w.inputs, w.group);
+  const std::int64_t width = group_width(w);
   for (std::int64_t t = 0; t < tokens; ++t) {
-    const char* token = static_cast<const char*>(activations) + t * layout.bytes;
-    const auto* scales = reinterpret_cast<const float*>(token);
-    const auto* codes = reinterpret_cast<const std::int16_t*>(token + layout.groups * 4);
+    const char* token = static_cast<const char*>(activations) + t * prompt_token_bytes(w.inputs);
+    const auto* codes = reinterpret_cast<const std::int16_t*>(token + 4);
+    float scale_x;
+    std::memcpy(&scale_x, token, 4);
     for (std::int64_t panel = panel_begin; panel < panel_end; ++panel)
       for (int lane = 0; lane < 16; ++lane) {
         float acc = 0;
-        for (std::int64_t g = 0; g < layout.groups; ++g) {
+        for (std::int64_t g = 0; g < w.groups(); ++g) {
           int sum = 0;
-          for (std::int64_t k = g * layout.width; k < (g + 1) * layout.width && k < w.inputs; ++k) sum += kWeightAt(w, panel, k, lane) * codes[k];
-          const float scale = w.group == 0 ? scales[g] : scale_of(w, panel, g * layout.width / w.group, lane) * scales[g];
-          acc = __builtin_fmaf(static_cast<float>(sum), scale, acc);
+          for (std::int64_t k = g * width; k < (g + 1) * width && k < w.inputs; ++k) sum += kWeightAt(w, panel, k, lane) * codes[k];
+          const float v = static_cast<float>(sum), scale = scale_of(w, panel, g, lane);
+          acc = w.group == 0 ? v * (scale * scale_x) : __builtin_fmaf(v, scale, acc);
         }
-        y[t * ldy + panel * 16 + lane] = w.group == 0 ? acc * scale_of(w, panel, 0, lane) : acc;
+        y[t * ldy + panel * 16 + lane] = w.group == 0 ? acc : acc * scale_x;
       }
   }
 }
