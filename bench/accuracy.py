@@ -326,6 +326,19 @@ def bits_of(spec, tensors):
     return total / count
 
 
+def mixed(tensors, limit=4.6):
+    """wlut4 with as much of the first layer in wint8 as `limit` bits on average allow, paid for where needed by wint4-g128 in the wide products of the middle layers."""
+    layers = 1 + max(int(name.split(".layers.")[1].split(".")[0]) for name, (_, shape, _) in tensors.items() if is_linear(name, shape))
+    middle = sorted(range(1, layers - 1), key=lambda layer: abs(2 * layer - layers + 1))   # from the middle outwards
+    first = [f"*.layers.0.{row}=wint8" for row in ("self_attn.qkv_proj", "self_attn.o_proj", "mlp.down_proj")]
+    for kept in range(len(first), 0, -1):
+        for paid in range(len(middle) + 1):
+            spec = "+".join(["wlut4", *first[:kept], *(f"*.layers.{layer}.mlp.up_gate_proj=wint4-g128" for layer in sorted(middle[:paid]))])
+            if bits_of(spec, tensors) <= limit:
+                return spec
+    return "wlut4"
+
+
 def write_off_grid(model, tensors, folder):
     """The model with each linear weight moved by up to half a level of 16 in its run of 32: for checkpoints that were quantized once."""
     random = np.random.default_rng(3)
@@ -382,10 +395,13 @@ def compare(args, folder, tensors):
         print(f"| {name} | {bits:.2f} | {result['kl_mean']:.5f} | {result['kl_p99']:.3f} | {result['perplexity']:.3f} | {100 * result['top1']:.2f} % | {as_run} | "
               f"{rates[0]} | {rates[1]} |", flush=True)
 
-    for name in args.formats.split(","):
+    for label in args.formats.split(","):
+        name = mixed(tensors) if label == "mix" else label
+        if label == "mix":
+            print(f"accuracy.py: mix is {' '.join(options_of(name))}", file=sys.stderr)
         alone = evaluate(args, folder, folder, *options_of(name), "--lm-head", "bf16", "--compute", "fp32")
         as_run = evaluate(args, folder, folder, *options_of(name))
-        show(name, bits_of(name, tensors), alone, f"{as_run['kl_mean']:.5f}", speed(args, name))
+        show(label, bits_of(name, tensors), alone, f"{as_run['kl_mean']:.5f}", speed(args, name))
     for peer in PEERS if args.peers else ():
         with tempfile.TemporaryDirectory() as scratch:
             bits = write_peer(folder, tensors, peer, pathlib.Path(scratch))
@@ -403,8 +419,8 @@ def main():
     two.add_argument("--binary", default=str(ROOT / "build/release/inflight"))
     two.add_argument("--data", default=str(ROOT / "tests/text/heldout.txt"))
     two.add_argument("--windows", type=int, default=40)
-    two.add_argument("--formats", default="bf16,wint8,wlut4,wint4-g32,wint4-g64,wint4-g128,wint4",
-                     help="comma-separated; FORMAT+PATTERN=FORMAT.. gives some matrices another format, as --quantization-override does")
+    two.add_argument("--formats", default="bf16,wint8,mix,wlut4,wint4-g32,wint4-g64,wint4-g128,wint4",
+                     help="comma-separated; mix: wlut4 with other formats in places, at most 4.6 bits on average; FORMAT+PATTERN=FORMAT.. gives some matrices another format, as --quantization-override does")
     two.add_argument("--off-grid", action="store_true", help="first move each linear weight at random by up to half a 4-bit level, the reference too")
     two.add_argument("--speed-model", help="measure decode and load here too (inflight bench); best a model of billions of weights")
     two.add_argument("--no-peers", dest="peers", action="store_false")
