@@ -111,12 +111,15 @@ std::string plan_text(const engine::ModelPlan& plan) {
                                  info.vocabulary, info.heads, info.kv_heads, info.head_dim, info.max_positions);
   if (info.experts > 0) text.insert(text.size() - 1, fmt::format("{} experts, {} a token\n", info.experts, info.experts_per_token));
   const std::vector<Line> lines = plan_lines(plan);
-  std::size_t width = 9;
-  for (const Line& line : lines) width = std::max(width, line.name.size());
-  text += fmt::format("{:<{}}  {:<16} {:<12} {:>14}\n", "parameter", width, "shape", "format", "bytes");
+  std::size_t width = 9, shapes = 16;
+  for (const Line& line : lines) {
+    width = std::max(width, line.name.size());
+    shapes = std::max(shapes, line.shape.size());
+  }
+  text += fmt::format("{:<{}}  {:<{}} {:<12} {:>14}\n", "parameter", width, "shape", shapes, "format", "bytes");
   std::map<std::string_view, std::int64_t> by_format;
   for (const Line& line : lines) {
-    text += fmt::format("{:<{}}  {:<16} {:<12} {:>14}\n", line.name, width, line.shape, line.format, grouped(line.bytes));
+    text += fmt::format("{:<{}}  {:<{}} {:<12} {:>14}\n", line.name, width, line.shape, shapes, line.format, grouped(line.bytes));
     by_format[line.format] += line.bytes;
   }
   text += "\n";
