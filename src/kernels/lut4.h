@@ -62,6 +62,9 @@ struct Lut4Kernels {
   // Per group h = sum value * high, l = sum value * low (int32, exact), v = fma(128, float(h), float(l)); acc = fma(v, step, acc) for groups ascending;
   // y = fl(acc * fl(row_scale * scale_x)).
   void (*gemm_int8)(const Lut4Weight& w, const void* activations, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy);
+  // Prompt activations: those that quantize_grouped of the same ISA's LinearKernels makes for groups of kLut4Group.
+  // Per group v = sum value * q (int32, exact); acc = 0, acc = fma(float(v), step * row_scale (exact), acc) for groups ascending; y = fl(acc * scale_x).
+  void (*gemm_prompt)(const Lut4Weight& w, const void* activations, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy);
 };
 
 }  // namespace inflight::kernels

@@ -81,9 +81,11 @@ class Lut4Test : public testing::Test {
     auto table = choose();
     if (!table) GTEST_SKIP() << table.error().message;
     lut4 = (*table)->lut4;
+    linear = (*table)->linear;
     scalar = (*find("scalar"))->lut4;
   }
   const Lut4Kernels* lut4 = nullptr;
+  const LinearKernels* linear = nullptr;
   const Lut4Kernels* scalar = nullptr;
   std::mt19937 rng{20240609};
 };
@@ -263,6 +265,52 @@ TEST_F(Lut4Test, int8_products_equal_exact_integer_sums_alone_and_together) {
       }
       ASSERT_EQ(std::memcmp(y.data(), pieces.data(), y.size() * 4), 0) << "alone differs from in a batch";
     }
+}
+
+TEST_F(Lut4Test, prompt_products_equal_exact_integer_sums_alone_and_together) {
+  const auto quantize = linear->quantize_grouped;
+  for (const Shape& s : shapes()) {
+    SCOPED_TRACE(fmt::format("T {} N {} K {}", s.tokens, s.outputs, s.inputs));
+    const Packed w(s.outputs, s.inputs, rng, false);
+    const std::int64_t panels = (s.outputs + 15) / 16, ldx = s.inputs + s.tokens % 3, ldy = panels * 16 + s.tokens % 2 * 5;
+    // Half of the values are 127 or -127, the others small: the root mean square is large and every value fits one byte. A few tokens have one value of 127 * 20,
+    // which needs 16 bits: codes are then x * 127 / top, top the limit.
+    std::vector<float> x(static_cast<std::size_t>((s.tokens - 1) * ldx + s.inputs));
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = rng() % 2 ? (rng() % 2 ? 127.0f : -127.0f) : static_cast<float>(static_cast<int>(rng() % 7) - 3);
+    for (std::int64_t t = 0; t < s.tokens; ++t) x[static_cast<std::size_t>(t * ldx)] = t % 3 == 1 && s.inputs > 60 ? 127.0f * 20 : 127.0f;
+    std::vector<float> y(static_cast<std::size_t>(s.tokens * ldy), -777.0f), pieces = y;
+    const Aligned activations = aligned(linear->grouped_bytes(s.tokens, s.inputs, 16));
+    for (std::int64_t t = 0; t < s.tokens; t += 16) quantize(x.data(), ldx, s.tokens, s.inputs, 16, t, std::min(t + 16, s.tokens), activations.get());
+    lut4->gemm_prompt(w.weight, activations.get(), s.tokens, 0, panels, y.data(), ldy);
+    for (std::int64_t t = 0; t < s.tokens; ++t) {
+      const float* row = x.data() + t * ldx;
+      const auto rms = [&](float bound) {
+        float squares[16] = {}, sum = 0;
+        for (std::int64_t k = 0; k < s.inputs; ++k) {
+          const float v = std::fmin(std::fabs(row[k]), bound);
+          squares[k % 16] = std::fma(v, v, squares[k % 16]);
+        }
+        for (const float lane : squares) sum += lane;
+        return std::sqrt(sum / static_cast<float>(s.inputs));
+      };
+      const float limit = kOneByteRms * rms(kOutlierRms * rms(INFINITY)), top = std::fmax(std::fmin(row[0], limit), row[0] / 255.0f), scale_x = top / 127.0f;
+      for (std::int64_t n = 0; n < panels * 16; ++n) {
+        float acc = 0;
+        for (std::int64_t g = 0; n < s.outputs && g < groups_of(s.inputs); ++g) {
+          std::int64_t v = 0;
+          for (std::int64_t k = g * 16; k < std::min(g * 16 + 16, s.inputs); ++k) v += w.value(n, k) * std::lrint(row[k] * (127.0f / top));
+          acc = std::fma(static_cast<float>(v), static_cast<float>(w.step(n, g)) * w.scales[static_cast<std::size_t>(n)], acc);
+        }
+        ASSERT_EQ(y[static_cast<std::size_t>(t * ldy + n)], n < s.outputs ? acc * scale_x : 0) << "token " << t << " output " << n;
+      }
+      const Aligned alone = aligned(linear->grouped_bytes(1, s.inputs, 16));
+      quantize(row, ldx, 1, s.inputs, 16, 0, 1, alone.get());
+      const std::int64_t middle = panels * (t % 4) / 3 < panels ? panels * (t % 4) / 3 : panels;
+      lut4->gemm_prompt(w.weight, alone.get(), 1, 0, middle, pieces.data() + t * ldy, ldy);
+      lut4->gemm_prompt(w.weight, alone.get(), 1, middle, panels, pieces.data() + t * ldy, ldy);
+    }
+    ASSERT_EQ(std::memcmp(y.data(), pieces.data(), y.size() * 4), 0) << "alone differs from in a batch";
+  }
 }
 
 TEST_F(Lut4Test, fp32_products_are_within_the_bound_and_equal_scalar) {

@@ -55,6 +55,10 @@ struct PromptTile {
   std::int64_t ldy;
 };
 
+LANES_INLINE Lanes prompt_scales(const char* scales, bool fp16, std::int64_t g) {
+  return fp16 ? load_fp16(reinterpret_cast<const std::uint16_t*>(scales) + g * 16) : load_lanes(reinterpret_cast<const float*>(scales) + g * 16);
+}
+
 template <int kBits>
 LANES_INLINE Codes<kBits> load_quad(const std::uint8_t* p) {
   if constexpr (kBits == 8) {
@@ -125,7 +129,7 @@ template <int kBits, int kZeroPoint, int kPanels, bool kGroups>
                [&](int t, int) __attribute__((always_inline)) { return shift_left<kZeroShift>(splat_int(starts[t])); });
       add_quads(((left < width ? left : width) + 3) / 4);
       for (int p = 0; p < kPanels; ++p) {
-        const Lanes scale = load_scales(scales + p * panel_scale_bytes, scales_fp16, g);
+        const Lanes scale = prompt_scales(scales + p * panel_scale_bytes, scales_fp16, g);
         for (int t = 0; t < kGroupedTokens; ++t) acc[t][p] = fused(to_float(sums[t][p]), scale, acc[t][p]);
       }
     }
@@ -148,7 +152,7 @@ template <int kBits, int kZeroPoint, int kPanels, bool kGroups>
           store_ints(to, sums[t][p]);
           continue;
         }
-        const Lanes scale = load_scales(scales + p * panel_scale_bytes, scales_fp16, 0);
+        const Lanes scale = prompt_scales(scales + p * panel_scale_bytes, scales_fp16, 0);
         store_lanes(to, multiply(to_float(sums[t][p]), multiply(scale, splat(tile.token_scales[t]))));
       }
     }

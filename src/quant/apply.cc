@@ -24,6 +24,9 @@ constexpr std::int64_t kTokenGrain = 16;
 // Even, since the products work on pairs of panels.
 std::int64_t panel_grain(const Matrix& w, int threads) { return std::clamp<std::int64_t>(w.panels() / (threads * 8), 2, 16) / 2 * 2; }
 
+// Inputs that a scale of the weights covers, as prompt activations are made for.
+std::int64_t prompt_group(const Matrix& w) { return w.format->codes == Codes::kLut4 ? kernels::kLut4Group : w.group; }
+
 }  // namespace
 
 std::string_view arithmetic_name(Arithmetic arithmetic) {
@@ -50,9 +53,9 @@ Result<ComputePolicy> make_compute_policy(std::string_view compute, std::string_
 }
 
 std::size_t apply_scratch(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, std::int64_t tokens) {
-  if (w.format->codes == Codes::kLut4 && arithmetic != Arithmetic::kFp32 && arithmetic != Arithmetic::kBf16) return round_up64(kernels.lut4->int8_bytes(tokens, w.inputs));
+  if (w.format->codes == Codes::kLut4 && arithmetic == Arithmetic::kInt8) return round_up64(kernels.lut4->int8_bytes(tokens, w.inputs));
   if (arithmetic == Arithmetic::kInt8 && w.format->quantized()) return round_up64(kernels.linear->int8_bytes(tokens, w.inputs, w.group));
-  if (arithmetic == Arithmetic::kInt8Grouped && w.format->quantized()) return round_up64(kernels.linear->grouped_bytes(tokens, w.inputs, w.group));
+  if (arithmetic == Arithmetic::kInt8Grouped && w.format->quantized()) return round_up64(kernels.linear->grouped_bytes(tokens, w.inputs, prompt_group(w)));
   if (arithmetic == Arithmetic::kBf16) return round_up64(static_cast<std::size_t>(tokens * copy_stride(w)) * sizeof(float));
   return 0;
 }
@@ -60,10 +63,10 @@ std::size_t apply_scratch(const Matrix& w, Arithmetic arithmetic, const kernels:
 void convert_activations(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t begin,
                          std::int64_t end, std::byte* scratch) {
   const Codes codes = w.format->codes;
-  if (is_int8(arithmetic) && codes == Codes::kLut4) return kernels.lut4->quantize_int8(x, ldx, tokens, w.inputs, begin, end, scratch);
+  if (arithmetic == Arithmetic::kInt8 && codes == Codes::kLut4) return kernels.lut4->quantize_int8(x, ldx, tokens, w.inputs, begin, end, scratch);
   if (is_int8(arithmetic) && w.format->quantized()) {
-    const auto quantize = arithmetic == Arithmetic::kInt8Grouped ? kernels.linear->quantize_grouped : kernels.linear->quantize_int8;
-    return quantize(x, ldx, tokens, w.inputs, w.group, begin, end, scratch);
+    if (arithmetic == Arithmetic::kInt8Grouped) return kernels.linear->quantize_grouped(x, ldx, tokens, w.inputs, prompt_group(w), begin, end, scratch);
+    return kernels.linear->quantize_int8(x, ldx, tokens, w.inputs, w.group, begin, end, scratch);
   }
   if (arithmetic != Arithmetic::kBf16) return;
   const std::int64_t stride = copy_stride(w);
@@ -82,7 +85,10 @@ void multiply_panels(const Matrix& w, Arithmetic arithmetic, const kernels::Kern
                      std::int64_t panel_end, float* y, std::int64_t ldy, const std::byte* scratch) {
   const kernels::LinearKernels& linear = *kernels.linear;
   const Codes codes = w.format->codes;
-  if (is_int8(arithmetic) && codes == Codes::kLut4) return kernels.lut4->gemm_int8(lut4_view(w), scratch, tokens, panel_begin, panel_end, y, ldy);
+  if (is_int8(arithmetic) && codes == Codes::kLut4) {
+    const auto gemm = arithmetic == Arithmetic::kInt8Grouped ? kernels.lut4->gemm_prompt : kernels.lut4->gemm_int8;
+    return gemm(lut4_view(w), scratch, tokens, panel_begin, panel_end, y, ldy);
+  }
   const kernels::Weight view = w.view();
   if (is_int8(arithmetic) && w.format->quantized()) {
     const bool grouped = arithmetic == Arithmetic::kInt8Grouped, wide = codes == Codes::kU8;

@@ -173,9 +173,30 @@ void gemm_int8(const Lut4Weight& w, const void* activations, std::int64_t tokens
   }
 }
 
+// Prompt activations as scalar/linear.cc keeps them: per token the scale, then q int16 [K], up to a multiple of 64 bytes.
+void gemm_prompt(const Lut4Weight& w, const void* activations, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy) {
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    const char* token = static_cast<const char*>(activations) + t * ((4 + 2 * w.inputs + 63) / 64 * 64);
+    float scale_x;
+    std::memcpy(&scale_x, token, sizeof scale_x);
+    const auto* codes = reinterpret_cast<const std::int16_t*>(token + 4);
+    for (std::int64_t panel = panel_begin; panel < panel_end; ++panel)
+      for (int lane = 0; lane < 16; ++lane) {
+        const float row_scale = scale_of(w.row_exponents[panel * 16 + lane]);
+        float acc = 0;
+        for (std::int64_t g = 0; g < groups_of(w.inputs); ++g) {
+          int sum = 0;
+          for (std::int64_t k = g * 16; k < g * 16 + 16 && k < w.inputs; ++k) sum += value_at(w, panel, k, lane) * codes[k];
+          acc = __builtin_fmaf(static_cast<float>(sum), step_at(w, panel, g, lane) * row_scale, acc);
+        }
+        y[t * ldy + panel * 16 + lane] = acc * scale_x;
+      }
+  }
+}
+
 }  // namespace
 
 extern const Lut4Kernels lut4_scalar;
-const Lut4Kernels lut4_scalar{.quantize = quantize, .gemm = gemm, .int8_bytes = int8_bytes, .quantize_int8 = quantize_int8, .gemm_int8 = gemm_int8};
+const Lut4Kernels lut4_scalar{.quantize = quantize, .gemm = gemm, .int8_bytes = int8_bytes, .quantize_int8 = quantize_int8, .gemm_int8 = gemm_int8, .gemm_prompt = gemm_prompt};
 
 }  // namespace inflight::kernels
