@@ -25,6 +25,7 @@ struct FloatTile {
   bool first, last;            // block of K
   bool channel;                // one scale, applied after the last block
   std::size_t ahead;           // prefetch: bytes ahead of a panel's 64-byte block in work
+  std::size_t jump;            // one token: bytes from a panel's end to the same panel of the tile behind, where its last `ahead` bytes fetch
   int fetched;                 // -1: of every panel, else of this one (others than the tile's: none)
   float* y;
   std::int64_t ldy;
@@ -86,6 +87,7 @@ template <class Block, class X, int kTokens, int kPanels>
   std::size_t fetch[kPanels];
   for (int p = 0; p < kPanels; ++p) fetch[p] = tile.fetched < 0 || tile.fetched == p ? p * tile.panel_bytes + tile.ahead : 0;
   const char* weights = tile.weights;
+  const char* const turn = tile.jump != 0 ? weights + (tile.panel_bytes - tile.ahead) : nullptr;
   const X* x = tile.x;
   std::int64_t left = tile.inputs;
   for (std::int64_t g = 0; left > 0; ++g) {
@@ -95,6 +97,8 @@ template <class Block, class X, int kTokens, int kPanels>
       for (int p = 0; p < kPanels; ++p) sums[t][p] = grouped ? zeros() : acc[t][p];
     const std::int64_t now = left < tile.group ? left : tile.group;
     for (std::int64_t k = 0; k + kDepth <= now; k += kDepth) {
+      if (kTokens == 1 && weights == turn)
+        for (int p = 0; p < kPanels; ++p) fetch[p] += tile.jump;
       for (int p = 0; p < kPanels; ++p) prefetch(weights + fetch[p]);
       float_block<Block>(tile, weights, x, sums);
       weights += 64;
@@ -203,10 +207,11 @@ void gemm_float(const Weight& w, const X* x, std::int64_t ldx, std::int64_t toke
         tile.weights = static_cast<const char*>(w.codes) + panel * tile.panel_bytes + static_cast<std::size_t>(k / kDepth) * 64;
         if (Block::kScaled) tile.scales = static_cast<const char*>(w.scales) + panel * tile.panel_scale_bytes + (channel ? 0 : k / tile.group) * scale_bytes;
         tile.y = y + t * ldy + panel * 16;
-        // Meanwhile it fetches what it reads next: the panels behind these, or a little ahead where they are long. Several tiles fetch a panel each.
+        // Meanwhile it fetches what it reads next: the panels behind these, or a little ahead where they are long or one token passes. Several tiles fetch a panel each.
         const std::size_t behind = static_cast<std::size_t>(width) * tile.panel_bytes;
         tile.fetched = whole ? -1 : 0;
-        tile.ahead = !whole || behind <= kFarPrefetchBytes ? behind : kNearPrefetchBytes;
+        tile.ahead = whole && (tokens == 1 || behind > kFarPrefetchBytes) ? kNearPrefetchBytes : behind;
+        tile.jump = tokens == 1 && tile.panel_bytes > kNearPrefetchBytes ? behind - tile.panel_bytes : 0;
         if (tokens == 1 && width == kAlonePanels) float_tile<Block, X, 1, kAlonePanels>(tile);
         else if (width == kFloatPanels) float_tokens<Block, X, kFloatPanels>(tile, rows);
         else float_tokens<Block, X, 1>(tile, rows);
