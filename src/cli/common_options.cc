@@ -13,6 +13,7 @@ namespace {
 std::string quantization_help() {
   std::string text = "Weight format made while loading; without it, as stored. One of:";
   for (const quant::Format* format : quant::formats()) text += fmt::format("\n{}: {}", format->name, format->summary);
+  text += "\nwlut4-mix: wlut4 with the first layer in wint8 as far as 4.6 bits a weight allow (the most accurate of 4 bits)";
   return text;
 }
 

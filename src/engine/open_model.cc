@@ -73,6 +73,7 @@ Result<Prepared> prepare(const std::string& folder, const EngineOptions& options
   const nn::Declarations declarations{&table, store, [&](std::string_view name) { return (!redundant_head || name != models::kHeadTensor) && checkpoint.find(name); },
                                       [&](std::string_view name) { return checkpoint.find(name)->info.shape; }};
   auto model = TRY(models::build_model(config, declarations));
+  policy.settle(table);
   TRY(check_stored(checkpoint, config, table, policy, options));
   if (redundant_head) table.ignored.push_back({std::string(models::kHeadTensor), "equal to the embedding table that it is tied to"});
   const kernels::Kernels* chosen = TRY(kernels::choose());

@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/nearest.h"
 #include "quant/integer_formats.h"
+#include "quant/mix.h"
 
 namespace inflight::quant {
 namespace {
@@ -84,6 +85,13 @@ Result<void> FormatPolicy::check_overrides(const params::ParamTable& table) cons
   return {};
 }
 
+void FormatPolicy::settle(const params::ParamTable& table) {
+  if (!mix) return;
+  mix = false;
+  const std::vector<Override> chosen = mix_overrides(table);
+  overrides.insert(overrides.begin(), chosen.begin(), chosen.end());  // the user's come last and win
+}
+
 bool FormatPolicy::agrees(const FormatPolicy& other, const params::ParamTable& table) const {
   return std::ranges::all_of(table.rows, [&](const ParamSpec& row) { return of(row) == other.of(row); });
 }
@@ -91,6 +99,7 @@ bool FormatPolicy::agrees(const FormatPolicy& other, const params::ParamTable& t
 Result<FormatPolicy> make_policy(std::string_view quantization, std::string_view lm_head, const std::vector<std::string>& overrides) {
   FormatPolicy policy;
   if (quantization.starts_with('{')) TRY(read_object(quantization, policy));
+  else if (quantization == kMixName) policy = {.linear = &wlut4_format(), .expert = &wlut4_format(), .mix = true};
   else if (!quantization.empty()) policy.linear = policy.expert = TRY(wanted_format(quantization));
   if (lm_head.empty() || lm_head == "auto") {
     const bool quantized = (policy.linear && policy.linear->quantized()) || (policy.expert && policy.expert->quantized());

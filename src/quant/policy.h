@@ -22,6 +22,7 @@ struct FormatPolicy {
   const Format* expert = nullptr;  // routed experts
   const Format* head = nullptr;
   std::vector<Override> overrides;  // the last that matches wins
+  bool mix = false;                 // wlut4-mix: settle() adds overrides that follow from the table
   bool wide_derived = false;        // derived parameters are FP32 rather than BF16
 
   // The format of a row, nullptr: as stored. Vectors, routers and look-up tables always stay as they are.
@@ -29,11 +30,13 @@ struct FormatPolicy {
   const Format* of(const params::ParamSpec& row) const;
   // An error names an override that no row of the table takes.
   Result<void> check_overrides(const params::ParamTable& table) const;
+  // Chooses what depends on the whole table. Before of() and check_overrides().
+  void settle(const params::ParamTable& table);
   // Both give every row of the table the same format.
   bool agrees(const FormatPolicy& other, const params::ParamTable& table) const;
 };
 
-// quantization: "" (as stored), a format's name, or a JSON object as FastDeploy takes it:
+// quantization: "" (as stored), a format's name, "wlut4-mix" (mix.h), or a JSON object as FastDeploy takes it:
 //   {"quantization": "mix_quant", "dense_quant_type": "wint8", "moe_quant_type": "wint4"}; a missing type leaves that part as stored.
 // lm_head: `auto` makes the head wint8 beside an in-flight wint format, as stored otherwise.
 // overrides: "pattern=format" each.

@@ -51,5 +51,43 @@ TEST(Policy, overrides_match_rows_and_pieces_and_the_last_wins) {
   for (const std::string wrong : {"", "=wint8", "a=", "a", "a=wint5"}) EXPECT_THAT(error_of(make_policy("wint8", "auto", {wrong})), testing::HasSubstr("--quantization-override"));
 }
 
+// Layers as Qwen3 has them: bits are counted by hand in the tests below.
+params::ParamTable qwen3_table(int layers, std::int64_t hidden) {
+  params::ParamTable table;
+  for (int i = 0; i < layers; ++i) {
+    const std::string layer = "model.layers." + std::to_string(i);
+    table.rows.push_back({.scope = layer + ".self_attn", .name = "qkv_proj", .pieces = {{"q_proj", hidden}, {"k_proj", hidden / 2}, {"v_proj", hidden / 2}}, .inputs = hidden});
+    table.rows.push_back({.scope = layer + ".self_attn", .name = "o_proj", .pieces = {{"o_proj", hidden}}, .inputs = hidden});
+    table.rows.push_back({.scope = layer + ".mlp", .name = "up_gate_proj", .pieces = {{"up_proj", 3 * hidden}, {"gate_proj", 3 * hidden}}, .inputs = hidden});
+    table.rows.push_back({.scope = layer + ".mlp", .name = "down_proj", .pieces = {{"down_proj", hidden}}, .inputs = 3 * hidden});
+  }
+  return table;
+}
+
+std::vector<std::string> mix_of(const params::ParamTable& table, const std::vector<std::string>& overrides = {}) {
+  FormatPolicy policy = make_policy("wlut4-mix", "auto", overrides).value();
+  policy.settle(table);
+  std::vector<std::string> other;
+  for (const ParamSpec& row : table.rows)
+    if (const Format* format = policy.of(row); format->name != "wlut4") other.push_back(row.scope.substr(13) + "." + row.name + "=" + std::string(format->name));
+  return other;
+}
+
+TEST(Mix, the_first_layer_is_wint8_as_far_as_bits_allow_and_middle_layers_pay) {
+  using testing::ElementsAre;
+  // In units of hidden^2 a layer has 2, 1, 6 and 3. wlut4 has 4.5 + 8 / K bits, wint8 8 + 32 / K, wint4-g128 4.125.
+  EXPECT_THAT(mix_of(qwen3_table(28, 2048)), ElementsAre("0.self_attn.qkv_proj=wint8", "0.self_attn.o_proj=wint8", "0.mlp.down_proj=wint8"));
+  // 8 layers of 256: 4.7487 bits with all three; each layer that pays takes (6 / 96) * 0.40625 = 0.02539 off: six of them.
+  EXPECT_THAT(mix_of(qwen3_table(8, 256)), ElementsAre("0.self_attn.qkv_proj=wint8", "0.self_attn.o_proj=wint8", "0.mlp.down_proj=wint8", "1.mlp.up_gate_proj=wint4-g128", "2.mlp.up_gate_proj=wint4-g128",
+                                                       "3.mlp.up_gate_proj=wint4-g128", "4.mlp.up_gate_proj=wint4-g128", "5.mlp.up_gate_proj=wint4-g128", "6.mlp.up_gate_proj=wint4-g128"));
+  // 4 layers of 512: 4.513 + (2 / 48) * 3.547 = 4.661 with qkv_proj alone, and 0.049 off for each of two.
+  EXPECT_THAT(mix_of(qwen3_table(4, 512)), ElementsAre("0.self_attn.qkv_proj=wint8", "1.mlp.up_gate_proj=wint4-g128", "2.mlp.up_gate_proj=wint4-g128"));
+  EXPECT_THAT(mix_of(qwen3_table(1, 512)), ElementsAre());
+}
+
+TEST(Mix, overrides_of_the_user_win) {
+  EXPECT_THAT(mix_of(qwen3_table(28, 2048), {"model.layers.0.*=wlut4", "model.layers.7.mlp.down_proj=wint8"}), testing::ElementsAre("7.mlp.down_proj=wint8"));
+}
+
 }  // namespace
 }  // namespace inflight::quant
