@@ -47,18 +47,20 @@ std::vector<Work> prefill_work(const engine::OpenedModel& opened, std::int64_t t
     else found->operations += operations;
   };
   const auto count = static_cast<double>(tokens);
+  const models::ModelInfo& info = opened.model->info();
   const std::vector<bool> replaced = replaced_rows(opened.table);
+  const bool latent = info.value_dim > 0, expanded = info.expanded_value_dim > 0;
   for (std::size_t i = 0; i < opened.table.rows.size(); ++i) {
     const params::Role role = opened.table.rows[i].role;
-    if (role == params::Role::kVector || role == params::Role::kEmbedding || replaced[i]) continue;
+    if (role == params::Role::kVector || role == params::Role::kEmbedding || (expanded ? role == params::Role::kDerived : replaced[i])) continue;
     const quant::Matrix& matrix = opened.store.matrix(i);
     const double chosen = role == params::Role::kExpert ? static_cast<double>(opened.model->info().experts_per_token) / static_cast<double>(opened.model->info().experts) : 1;
     const double rows = role == params::Role::kHead ? 1 : count * chosen;
-    add(role == params::Role::kRouter ? quant::Arithmetic::kFp32 : opened.runtime->compute.prefill(*matrix.format), 2 * rows * static_cast<double>(matrix.inputs) * static_cast<double>(matrix.outputs));
+    add(role == params::Role::kRouter ? quant::Arithmetic::kFp32 : replaced[i] ? nn::LatentAttention::arithmetic(*opened.runtime, cache) : opened.runtime->compute.prefill(*matrix.format),
+        2 * rows * static_cast<double>(matrix.inputs) * static_cast<double>(matrix.outputs));
   }
-  const models::ModelInfo& info = opened.model->info();
-  const bool latent = info.value_dim > 0;
-  const std::int64_t pair = info.head_dim + (latent ? info.value_dim : info.head_dim);  // multiply-adds of a head for a query and a key
+  // Multiply-adds of a head for a query and a key.
+  const std::int64_t pair = expanded ? info.query_dim + info.expanded_value_dim : latent ? info.head_dim + info.value_dim : 2 * info.head_dim;
   add(latent ? nn::LatentAttention::arithmetic(*opened.runtime, cache) : nn::Attention::prefill_arithmetic(*opened.runtime, cache),
       2.0 * static_cast<double>(info.layers * info.heads * pair) * count * (count + 1) / 2);
   return work;

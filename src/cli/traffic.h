@@ -19,7 +19,7 @@ struct Work {
 };
 
 // A prompt of `tokens` tokens: 2 x tokens x inputs x outputs a matrix in the arithmetic it runs in, the head for one token,
-// causal attention (q . k and p . v over the visible keys) in that of prompts over a cache of this type. One entry per kind of arithmetic that occurs.
+// causal attention (q . k and p . v over the visible keys; of latent attention in the form that prompts take, keys and values made once) in that of prompts over a cache of this type. One entry per kind of arithmetic that occurs.
 std::vector<Work> prefill_work(const engine::OpenedModel& opened, std::int64_t tokens, DType cache);
 
 }  // namespace inflight::cli

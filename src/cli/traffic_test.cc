@@ -65,6 +65,17 @@ TEST(Traffic, latent_attention_reads_its_derived_matrices_and_counts_its_own_pro
   EXPECT_EQ(model->model->info().kv_shape(64, DType::kBF16).token_bytes(), 4 * 72 * 2);
 }
 
+// tests/tiny/tiny-deepseek-v2-lite: 3 layers, 4 heads of 16 + 8 and values of 16 over latents of 32 + 8; prompts make keys and values through kv_b_proj.
+TEST(Traffic, prompts_in_the_plain_form_count_kv_b_and_short_heads) {
+  const auto model = engine::open_model(INFLIGHT_TEST_DATA "/tiny/tiny-deepseek-v2-lite", {.compute = "fp32"}).value();
+  constexpr std::int64_t kAttention = 40 * 64 + 96 * 64 + 64 * 64, kExpand = 4 * 32 * 32, kDense = 3 * 160 * 64, kExpert = 3 * 48 * 64;
+  const std::vector<Work> work = prefill_work(*model, 10, DType::kF32);
+  ASSERT_EQ(work.size(), 1u);
+  EXPECT_EQ(work[0].operations, 2.0 * 10 * (3 * (kAttention + kExpand) + kDense + 2 * (5 * kExpert + 8 * 64)) + 2 * 512 * 64 + 2.0 * 3 * 4 * (24 + 16) * (10 * 11 / 2));
+  // Generated tokens read what is derived from it instead: k_b [4 * 32, 16] and v_b [4 * 16, 32] in FP32. The latent's 40 rows are stored as 48.
+  EXPECT_EQ(decode_bytes(*model, 1), 3 * (2 * (kAttention + 8 * 64) + 4 * (4 * 32 * 16 + 4 * 16 * 32)) + 2 * kDense + 2 * (2 * 5 * kExpert + 4 * 16 * 64) + 2 * 512 * 64 + 2 * 64);
+}
+
 TEST(ForwardRunner, chunks_are_the_same_as_one_pass) {
   const auto model = opened({.compute = "fp32"});
   const std::vector<std::int32_t> ids = synthetic_ids(50, 512);

@@ -196,6 +196,7 @@ std::vector<Setting> settings() {
   all.push_back({"tiny-ernie4_5-moe", "wint8", "auto"});
   for (const auto& [quantization, compute] : {std::pair<std::string, std::string>{"wint8", "auto"}, {"", "bf16"}, {"", "fp32"}}) all.push_back({"tiny-deepseek-v3", quantization, compute});
   all.push_back({"tiny-deepseek-v2", "wint4-g32", "auto"});
+  for (const auto& [quantization, compute] : {std::pair<std::string, std::string>{"wint8", "auto"}, {"", "fp32"}}) all.push_back({"tiny-deepseek-v2-lite", quantization, compute});
   for (const std::string compute : {"bf16", "fp32", "auto"}) all.push_back({"tiny-qwen3", "wint8", compute});
   all.push_back({"tiny-llama", "wint4", "auto"});
   all.push_back({"tiny-qwen2", "", "auto"});

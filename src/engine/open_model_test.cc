@@ -108,9 +108,10 @@ TEST_P(Greedy, ids_agree_up_to_the_first_narrow_margin) {
   EXPECT_GT(compared, 20);
 }
 
-// Generated tokens attend in runs of 512 rows that are merged; prompt tokens do not. Both are the same function, with and without a multiple of the run.
-TEST(LatentAttention, runs_of_a_long_context_are_merged_into_the_same_answer) {
-  const auto opened = open_fp32(tiny("tiny-deepseek-v3"), "");
+// Generated tokens attend in runs of 512 rows that are merged; prompt tokens do not, and those of v2-lite take the plain form. All are the same function.
+class LatentAttention : public testing::TestWithParam<std::string> {};
+TEST_P(LatentAttention, runs_and_forms_give_the_same_answer) {
+  const auto opened = open_fp32(tiny(GetParam()), "wint4-g32");
   ASSERT_TRUE(opened);
   const std::int64_t stride = opened->model->logits_stride(), vocabulary = opened->model->info().vocabulary;
   std::vector<std::int32_t> ids(1100);
@@ -125,6 +126,8 @@ TEST(LatentAttention, runs_of_a_long_context_are_merged_into_the_same_answer) {
     EXPECT_TRUE(std::equal(last.begin(), last.begin() + vocabulary, generated.begin() + static_cast<std::ptrdiff_t>(length - 1) * stride)) << length;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Tiny, LatentAttention, testing::Values("tiny-deepseek-v3", "tiny-deepseek-v2-lite"), [](const auto& test) { return test.param == "tiny-deepseek-v3" ? "absorbed" : "plain"; });
 
 std::string label(std::string text) {
   std::ranges::replace(text, '-', '_');

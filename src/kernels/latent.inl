@@ -86,9 +86,12 @@ std::int64_t latent_scratch(std::int64_t tokens, std::int64_t heads, std::int64_
   return LatentScratch{dim, value_dim, tokens * panels_of(heads), nullptr}.floats();
 }
 
-template <class Stored>
-const Stored* latent_row(const LatentArgs& args, std::int64_t position) {
-  return reinterpret_cast<const Stored*>(args.latents + args.block_table[position / args.block_size] * args.block_stride) + position % args.block_size * args.dim;
+inline std::int64_t row_dim(const LatentArgs& args) { return args.dim; }
+inline std::int64_t row_dim(const ExpandArgs& args) { return args.rank + args.rope_dim; }
+
+template <class Stored, class Args>
+const Stored* latent_row(const Args& args, std::int64_t position) {
+  return reinterpret_cast<const Stored*>(args.latents + args.block_table[position / args.block_size] * args.block_stride) + position % args.block_size * row_dim(args);
 }
 
 // Brings the rows of the tile at `position` nearer, a share at each step() of `steps`: a hardware prefetcher stops at the end of a page.
@@ -96,12 +99,12 @@ struct Ahead {
   const char* subtiles[kTile / kSubtile];
   int count = 0, subtile = 0;
   std::int64_t bytes = 0, at = 0, share = 0;  // of a subtile; place in it; a step's
-  template <class Stored>
-  static Ahead of(const LatentArgs& args, std::int64_t position, std::int64_t last, std::int64_t steps, std::int64_t begin = 0) {
+  template <class Stored, class Args>
+  static Ahead of(const Args& args, std::int64_t position, std::int64_t last, std::int64_t steps, std::int64_t begin = 0) {
     Ahead ahead;
     for (std::int64_t j = position; j < last && j < position + kTile; j += kSubtile)
       if (j + kSubtile > begin) ahead.subtiles[ahead.count++] = reinterpret_cast<const char*>(latent_row<Stored>(args, j));
-    ahead.bytes = kSubtile * args.dim * static_cast<std::int64_t>(sizeof(Stored));
+    ahead.bytes = kSubtile * row_dim(args) * static_cast<std::int64_t>(sizeof(Stored));
     ahead.share = (ahead.count * ahead.bytes / steps + 63) / 64 * 64 + 64;
     return ahead;
   }
@@ -138,15 +141,33 @@ struct F32Math {
   static constexpr int kUnit = 1;
   static constexpr float kNatural = 1;  // scores are exponents of e
   static V multiply_add(V a, V b, V c) { return fma(a, b, c); }
-  static void pack_q(const float* q, std::int64_t dim, float scale, float*, float* out) {
-    for (std::int64_t d = 0; d < dim; ++d) out[d * kPanel] = q[d] * scale;
+  static constexpr float kScale = 1;  // on q, so that scores are exponents
+  // A row of n numbers into one lane of a panel, units [n][16].
+  static void pack(const float* row, std::int64_t n, float factor, float*, float* out) {
+    for (std::int64_t d = 0; d < n; ++d) out[d * kPanel] = row[d] * factor;
+  }
+  template <class Args>
+  static void load_rows(const Args& args, std::int64_t position, float* copy, LatentTile& tile) {
+    const std::int64_t stride = (row_dim(args) + kPanel - 1) / kPanel * kPanel;
+    for (int j = tile.begin; j < tile.end; ++j) widen(latent_row<Stored>(args, position + j), row_dim(args), copy + j * stride);
+    for (int s = 0; s < kTile / kSubtile; ++s) tile.rows[s] = copy + s * kSubtile * stride;
+    tile.row_stride = stride;
   }
   static void load_tile(const LatentArgs& args, std::int64_t position, const LatentScratch& scratch, LatentTile& tile) {
-    const std::int64_t stride = scratch.row_floats();
-    for (int j = tile.begin; j < tile.end; ++j) widen(latent_row<Stored>(args, position + j), args.dim, scratch.tile() + j * stride);
-    for (int s = 0; s < kTile / kSubtile; ++s) tile.rows[s] = scratch.tile() + s * kSubtile * stride;
-    tile.row_stride = tile.value_k = stride;
+    load_rows(args, position, scratch.tile(), tile);
     tile.values = scratch.tile();
+    tile.value_k = tile.row_stride;
+    tile.value_p = kPanel;
+  }
+  // Computed keys [end][n] with the rows' rotary parts behind them, as units; `narrow` is room for them.
+  static const float* key_units(const LatentTile& tile, const ExpandArgs& args, float* keys, float*) {
+    for (int j = 0; j < tile.end; ++j)
+      __builtin_memcpy(keys + j * (args.nope_dim + args.rope_dim) + args.nope_dim, tile.rows[j / kSubtile] + j % kSubtile * tile.row_stride + args.rank, static_cast<std::size_t>(args.rope_dim) * sizeof(float));
+    return keys;
+  }
+  static void value_units(LatentTile& tile, const float* values, std::int64_t n, float*) {
+    tile.values = values;
+    tile.value_k = n;
     tile.value_p = kPanel;
   }
   // Scores of the rows [begin, end) become weights exp(score - max), in place; returns their sum.
@@ -180,7 +201,7 @@ void attend_latent(const LatentArgs& args) {
     const float* q = args.q + p / head_panels * args.q_stride + p % head_panels * kPanel * args.dim;
     for (std::int64_t h = 0; h < heads_in(p); ++h) {
       first_ahead.step();
-      Math::pack_q(q + h * args.dim, args.dim, args.scale, scratch.line(), scratch.q(p) + h);
+      Math::pack(q + h * args.dim, args.dim, args.scale * Math::kScale, scratch.line(), scratch.q(p) + h);
     }
     for (int v = 0; v < kPanelVectors; ++v) {
       store(scratch.max(p) + v * kLanes, set1(-__builtin_inff()));
@@ -248,5 +269,144 @@ void attend_latent(const LatentArgs& args) {
       if (args.maxima) args.maxima[token * args.heads + first_head + h] = scratch.max(p)[h] * Math::kNatural;
       if (args.sums) args.sums[token * args.heads + first_head + h] = scratch.sum(p)[h];
     }
+  }
+}
+
+// ---- the plain form: tokens are the lanes, one head a call
+
+struct ExpandScratch {
+  std::int64_t nope_dim, rope_dim, rank, value_dim, panels;  // panels of tokens
+  float* base;
+  std::int64_t key_dim() const { return nope_dim + rope_dim; }
+  std::int64_t row_floats() const { return (rank + rope_dim + kPanel - 1) / kPanel * kPanel; }
+  float* line() const { return base; }
+  float* rows() const { return line() + (row_floats() > nope_dim + rope_dim + kPanel ? row_floats() : nope_dim + rope_dim + kPanel); }
+  float* weights() const { return rows() + kTile * row_floats(); }                // of keys, then of values: panels of units [rank / kUnit][16]
+  float* keys() const { return weights() + (nope_dim + value_dim) * rank; }       // [kTile][key_dim]
+  float* key_units() const { return keys() + kTile * key_dim(); }
+  float* values() const { return key_units() + kTile * key_dim(); }               // [kTile][value_dim]
+  float* value_units() const { return values() + kTile * value_dim; }
+  float* q(std::int64_t p) const { return value_units() + kTile * value_dim + p * key_dim() * kPanel; }
+  float* scores(std::int64_t p) const { return q(panels) + p * kTile * kPanel; }
+  float* weighted(std::int64_t p) const { return scores(panels) + p * kPanel * value_dim; }
+  float* max(std::int64_t p) const { return weighted(panels) + p * kPanel; }
+  float* sum(std::int64_t p) const { return max(panels) + p * kPanel; }
+  float* factor(std::int64_t p) const { return sum(panels) + p * kPanel; }
+  std::int64_t floats() const { return factor(panels) - base; }
+};
+
+std::int64_t expand_scratch(std::int64_t tokens, std::int64_t nope_dim, std::int64_t rope_dim, std::int64_t rank, std::int64_t value_dim) {
+  return ExpandScratch{nope_dim, rope_dim, rank, value_dim, panels_of(tokens), nullptr}.floats();
+}
+
+// Element (output, input) of packed panels of `inputs` inputs.
+inline float weight_at(const void* codes, bool wide, std::int64_t inputs, std::int64_t output, std::int64_t input) {
+  const std::int64_t panel = output / kPanel * kPanel, lane = output % kPanel;
+  if (wide) return static_cast<const float*>(codes)[panel * inputs + input * kPanel + lane];
+  const std::uint16_t half = static_cast<const std::uint16_t*>(codes)[panel * ((inputs + 1) / 2 * 2) + (input / 2 * kPanel + lane) * 2 + input % 2];
+  const std::uint32_t bits = std::uint32_t{half} << 16;
+  float value;
+  __builtin_memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+template <class Math>
+void expand(const ExpandArgs& args) {
+  const ExpandScratch scratch{args.nope_dim, args.rope_dim, args.rank, args.value_dim, panels_of(args.tokens), args.scratch};
+  const std::int64_t key_dim = scratch.key_dim(), panels = scratch.panels, last = args.end + args.tokens - 1, rank_units = args.rank / Math::kUnit;
+
+  // Keys' weights, turned to [N, R]; a row of them lies in no cache line of its own, so a few are gathered at a time.
+  for (std::int64_t n = 0; n < args.nope_dim; ++n) {
+    for (std::int64_t r = 0; r < args.rank; ++r) scratch.line()[r] = weight_at(args.k_b, args.wide, args.nope_dim, r, n);
+    Math::pack(scratch.line(), args.rank, 1, scratch.keys(), scratch.weights() + n / kPanel * rank_units * kPanel + n % kPanel);
+  }
+  float* value_weights = scratch.weights() + args.nope_dim * args.rank;
+  const float* v_b = static_cast<const float*>(args.v_b);
+  if (args.wide != (Math::kUnit == 1)) {
+    for (std::int64_t n = 0; n < args.value_dim; ++n) {
+      for (std::int64_t r = 0; r < args.rank; ++r) scratch.line()[r] = weight_at(args.v_b, args.wide, args.rank, n, r);
+      Math::pack(scratch.line(), args.rank, 1, scratch.keys(), value_weights + n / kPanel * rank_units * kPanel + n % kPanel);
+    }
+    v_b = value_weights;
+  }
+
+  __builtin_memset(scratch.q(0), 0, static_cast<std::size_t>(panels * key_dim * kPanel) * sizeof(float));
+  __builtin_memset(scratch.weighted(0), 0, static_cast<std::size_t>(panels * kPanel * args.value_dim) * sizeof(float));
+  for (std::int64_t t = 0; t < args.tokens; ++t) Math::pack(args.q + t * args.q_stride, key_dim, args.scale * Math::kScale, scratch.line(), scratch.q(t / kPanel) + t % kPanel);
+  for (std::int64_t i = 0; i < panels * kPanel; ++i) {
+    scratch.max(0)[i] = -__builtin_inff();
+    scratch.sum(0)[i] = 0;
+  }
+
+  for (std::int64_t position = 0; position < last; position += kTile) {
+    LatentTile tile;
+    tile.begin = 0;
+    tile.end = last - position < kTile ? static_cast<int>(last - position) : kTile;
+    Math::load_rows(args, position, scratch.rows(), tile);
+    const std::int64_t first_panel = args.end > position ? 0 : (position - args.end + 1) / kPanel;
+    // Rows before this are seen by all tokens of a panel, and by lane l those before this + l.
+    const auto seen_by_all = [&](std::int64_t p) {
+      const std::int64_t end = args.end + p * kPanel - position;
+      return end < kTile ? static_cast<int>(end) : kTile;
+    };
+    const auto end_of = [&](std::int64_t p) {
+      const int end = seen_by_all(p) + kPanel - 1;
+      return end < tile.end ? end : tile.end;
+    };
+
+    const auto make = [&](const float* weights, std::int64_t n, float* out, std::int64_t stride) {
+      over_panels(0, n / kPanel, [&](std::int64_t d, auto count) {
+        constexpr int kPanels = decltype(count)::kValue, kRows = rows_at_once(kPanels);
+        for (int row = 0; row < tile.end; row += kRows)
+          product<Math, kRows, kPanels>(tile.rows[row / kSubtile] + row % kSubtile * tile.row_stride, tile.row_stride, 1, weights + d * rank_units * kPanel, kPanel, rank_units * kPanel, rank_units,
+                                        [&](int m, int panel, int v, V sum) { store(out + (row + m) * stride + (d + panel) * kPanel + v * kLanes, sum); });
+      });
+    };
+    make(scratch.weights(), args.nope_dim, scratch.keys(), key_dim);
+    make(v_b, args.value_dim, scratch.values(), args.value_dim);
+    const float* keys = Math::key_units(tile, args, scratch.keys(), scratch.key_units());
+    Math::value_units(tile, scratch.values(), args.value_dim, scratch.value_units());
+
+    over_panels(first_panel, panels, [&](std::int64_t p, auto count) {
+      constexpr int kPanels = decltype(count)::kValue, kRows = rows_at_once(kPanels);
+      for (int row = 0; row < tile.end; row += kRows)
+        product<Math, kRows, kPanels>(keys + row * (key_dim / Math::kUnit), key_dim / Math::kUnit, 1, scratch.q(p), kPanel, key_dim * kPanel, key_dim / Math::kUnit,
+                                      [&](int m, int panel, int v, V sum) { store(scratch.scores(p + panel) + (row + m) * kPanel + v * kLanes, sum); });
+    });
+
+    for (std::int64_t p = first_panel; p < panels; ++p)
+      for (int v = 0; v < kPanelVectors; ++v) {
+        float* scores = scratch.scores(p) + v * kLanes;
+        const int all = seen_by_all(p), end = end_of(p);
+        for (int j = all > 0 ? all : 0; j < end; ++j) {
+          const int unseen = j - all + 1 - v * kLanes;
+          store(scores + j * kPanel, select(first(unseen < 0 ? 0 : unseen > kLanes ? kLanes : unseen), set1(-__builtin_inff()), load(scores + j * kPanel)));
+        }
+        const V old_max = load(scratch.max(p) + v * kLanes);
+        V new_max = old_max;
+        for (int j = 0; j < end; ++j) new_max = max(new_max, load(scores + j * kPanel));
+        const V factor = Math::power(sub(old_max, new_max));
+        const V sum = Math::weigh(scores, 0, end, new_max);
+        store(scratch.max(p) + v * kLanes, new_max);
+        store(scratch.sum(p) + v * kLanes, fma(load(scratch.sum(p) + v * kLanes), factor, sum));
+        store(scratch.factor(p) + v * kLanes, factor);
+      }
+
+    over_panels(0, args.value_dim / kPanel, [&](std::int64_t d, auto count) {
+      constexpr int kPanels = decltype(count)::kValue, kRows = rows_at_once(kPanels);
+      for (std::int64_t p = first_panel; p < panels; ++p)
+        for (int t = 0; t < kPanel; t += kRows)
+          product<Math, kRows, kPanels>(scratch.scores(p) + t, 1, kPanel, tile.values + d * tile.value_p, tile.value_k, tile.value_p, (end_of(p) + Math::kUnit - 1) / Math::kUnit,
+                                        [&](int m, int panel, int v, V sum) {
+                                          float* weighted = scratch.weighted(p) + (t + m) * args.value_dim + (d + panel) * kPanel + v * kLanes;
+                                          store(weighted, fma(load(weighted), set1(scratch.factor(p)[t + m]), sum));
+                                        });
+    });
+  }
+
+  for (std::int64_t t = 0; t < args.tokens; ++t) {
+    const V sum = set1(scratch.sum(t / kPanel)[t % kPanel]);
+    const float* weighted = scratch.weighted(t / kPanel) + t % kPanel * args.value_dim;
+    for (std::int64_t d = 0; d < args.value_dim; d += kLanes) store(args.out + t * args.out_stride + d, div(load(weighted + d), sum));
   }
 }

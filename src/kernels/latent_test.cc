@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -62,6 +63,18 @@ class Cache {
       }
   }
 
+  const std::byte* data() const { return memory_.data(); }
+  std::int64_t stride() const { return stride_; }
+  // Entries of blocks without a row in [begin, end) lead nowhere.
+  std::vector<std::int32_t> table(std::int64_t begin, std::int64_t end) const {
+    std::vector<std::int32_t> table = table_;
+    for (std::size_t b = 0; b < table.size(); ++b) {
+      const std::int64_t from = static_cast<std::int64_t>(b) * shape_.block_size;
+      if (from + shape_.block_size <= begin || from >= end) table[b] = 0x7fffffff;
+    }
+    return table;
+  }
+
   struct Answer {
     Rows out;  // of each token [heads, R]
     std::vector<float> maxima, sums;
@@ -71,11 +84,7 @@ class Cache {
   // Consecutive tokens [heads, D], the first of which sees [begin, end).
   Answer attend(const LatentKernels& kernels, const Rows& queries, std::int64_t begin, std::int64_t end, float scale) const {
     const auto tokens = static_cast<std::int64_t>(queries.size()), heads = static_cast<std::int64_t>(queries[0].size()) / shape_.dim, gap = std::int64_t{5};
-    std::vector<std::int32_t> table = table_;
-    for (std::size_t b = 0; b < table.size(); ++b) {
-      const std::int64_t from = static_cast<std::int64_t>(b) * shape_.block_size;
-      if (from + shape_.block_size <= begin || from >= end + tokens - 1) table[b] = 0x7fffffff;
-    }
+    const std::vector<std::int32_t> table = this->table(begin, end + tokens - 1);
     std::vector<float> q;
     for (const auto& query : queries) {
       q.insert(q.end(), query.begin(), query.end());
@@ -233,6 +242,142 @@ TEST_F(Latent, OneVisibleRowIsTheAnswerExactly) {
       }
       EXPECT_EQ(got.sums, (std::vector<float>{1, 1}));
     }
+  }
+}
+
+// The plain form of one head: a cache whose rows make keys and values.
+struct Head {
+  Shape shape;  // dim = R + P, value_dim = R
+  std::int64_t nope_dim, value_dim;
+  Rows k_b, v_b;  // [R][N], [V][R], already BF16
+  bool wide_weights = false;
+  std::int64_t rope_dim() const { return shape.dim - shape.value_dim; }
+  std::int64_t rank() const { return shape.value_dim; }
+
+  Head(const Shape& s, std::int64_t nope, std::int64_t values, bool wide) : shape(s), nope_dim(nope), value_dim(values), wide_weights(wide) {
+    k_b = random_rows(rank(), nope, 1 / std::sqrt(static_cast<float>(rank())), 21);
+    v_b = random_rows(values, rank(), 1 / std::sqrt(static_cast<float>(rank())), 22);
+    for (Rows* rows : {&k_b, &v_b})
+      for (auto& row : *rows)
+        for (float& x : row) x = bf16_to_float(float_to_bf16(x));
+  }
+
+  // Panels of kernels.h.
+  std::vector<std::byte> packed(const Rows& w) const {
+    const std::size_t outputs = w.size(), inputs = w[0].size();
+    std::vector<std::byte> bytes(outputs * inputs * (wide_weights ? 4 : 2));
+    for (std::size_t n = 0; n < outputs; ++n)
+      for (std::size_t k = 0; k < inputs; ++k) {
+        const std::uint16_t narrow = float_to_bf16(w[n][k]);
+        if (wide_weights) std::memcpy(bytes.data() + ((n / 16 * inputs + k) * 16 + n % 16) * 4, &w[n][k], 4);
+        else std::memcpy(bytes.data() + (((n / 16 * (inputs / 2) + k / 2) * 16 + n % 16) * 2 + k % 2) * 2, &narrow, 2);
+      }
+    return bytes;
+  }
+
+  Rows attend(const LatentKernels& kernels, const Cache& cache, const Rows& queries, std::int64_t end, float scale) const {
+    const auto tokens = static_cast<std::int64_t>(queries.size()), gap = std::int64_t{3};
+    const std::vector<std::byte> k = packed(k_b), v = packed(v_b);
+    std::vector<float> q;
+    for (const auto& query : queries) {
+      q.insert(q.end(), query.begin(), query.end());
+      q.insert(q.end(), static_cast<std::size_t>(gap), std::numeric_limits<float>::quiet_NaN());
+    }
+    const std::int64_t floats = kernels.expand_scratch(tokens, nope_dim, rope_dim(), rank(), value_dim);
+    std::vector<float> out(static_cast<std::size_t>(tokens * (value_dim + gap)), -1.0f), scratch(static_cast<std::size_t>(floats + 16), std::numeric_limits<float>::quiet_NaN());
+    const std::vector<float> untouched = scratch;
+    const std::vector<std::int32_t> table = cache.table(0, end + tokens - 1);
+    const ExpandArgs args{.q = q.data(), .nope_dim = nope_dim, .rope_dim = rope_dim(), .rank = rank(), .value_dim = value_dim, .k_b = k.data(), .v_b = v.data(), .wide = wide_weights, .latents = cache.data(),
+                          .block_stride = cache.stride(), .block_table = table.data(), .block_size = shape.block_size, .end = end, .tokens = tokens, .q_stride = nope_dim + rope_dim() + gap,
+                          .out_stride = value_dim + gap, .scale = scale, .out = out.data(), .scratch = scratch.data()};
+    (shape.kind == Kind::kF32 ? kernels.expand_f32 : shape.kind == Kind::kBf16 ? kernels.expand_bf16 : kernels.expand_bf16_dot)(args);
+    EXPECT_EQ(std::memcmp(scratch.data() + floats, untouched.data() + floats, 16 * sizeof(float)), 0) << "wrote past the scratch";
+    Rows rows;
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      const auto from = out.begin() + t * (value_dim + gap), to = from + value_dim;
+      rows.emplace_back(from, to);
+      EXPECT_EQ(std::count(to, to + gap, -1.0f), gap) << "wrote between tokens";
+    }
+    return rows;
+  }
+
+  // Keys [N + P] beside values [V] of every row, rounded as the arithmetic rounds them.
+  std::pair<Rows, Rows> made(const Rows& rows) const {
+    Rows keys, values;
+    const bool rounds = shape.kind == Kind::kDot;
+    const auto stored = [&](float x) { return shape.wide() ? x : bf16_to_float(float_to_bf16(x)); };
+    const auto kept = [&](double x) { return rounds ? bf16_to_float(float_to_bf16(static_cast<float>(x))) : static_cast<float>(x); };
+    for (const auto& row : rows) {
+      std::vector<float> key, value;
+      for (std::size_t n = 0; n < static_cast<std::size_t>(nope_dim); ++n) {
+        double sum = 0;
+        for (std::size_t r = 0; r < k_b.size(); ++r) sum += static_cast<double>(k_b[r][n]) * stored(row[r]);
+        key.push_back(kept(sum));
+      }
+      for (std::size_t p = k_b.size(); p < row.size(); ++p) key.push_back(stored(row[p]));
+      for (const auto& w : v_b) {
+        double sum = 0;
+        for (std::size_t r = 0; r < w.size(); ++r) sum += static_cast<double>(w[r]) * stored(row[r]);
+        value.push_back(kept(sum));
+      }
+      keys.push_back(key);
+      values.push_back(value);
+    }
+    return {keys, values};
+  }
+};
+
+TEST_F(Latent, ExpandedMatchesFp64) {
+  for (const Kind kind : kinds())
+    for (const auto& [nope, values, beside, rank] : {std::array<std::int64_t, 4>{16, 16, 8, 32}, {32, 48, 2, 16}, {128, 128, 64, 512}, {48, 80, 30, 80}})
+      for (const auto& [tokens, end] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {1, 64}, {5, 61}, {16, 1}, {17, 50}, {70, 1}, {33, 100}})
+        for (const bool wide : {false, true}) {
+          if (rank == 512 && tokens > 17) continue;
+          const Shape shape{.dim = rank + beside, .value_dim = rank, .tokens = 150, .kind = kind};
+          const Head head(shape, nope, values, wide);
+          const Rows rows = random_rows(shape.tokens, shape.dim, 1, 11), queries = random_rows(tokens, nope + beside, 1, 13);
+          const auto [keys, made] = head.made(rows);
+          const float scale = 1 / std::sqrt(static_cast<float>(nope + beside));
+          const Rows got = head.attend(*kernels_, Cache(shape, rows, 0, end + tokens - 1, 1), queries, end, scale);
+          const double tolerance = (kind == Kind::kDot ? 0x1p-6 : 4e-6) * largest(made);
+          for (std::int64_t t = 0; t < tokens; ++t) {
+            std::vector<double> scores;
+            for (std::int64_t j = 0; j < end + t; ++j) {
+              double dot = 0;
+              for (std::size_t d = 0; d < keys[0].size(); ++d) {
+                const float x = queries[static_cast<std::size_t>(t)][d];
+                dot += (kind == Kind::kDot ? bf16_to_float(float_to_bf16(x * (scale * 0x1.715476p+0f))) * std::log(2.0) : static_cast<double>(x) * scale) * keys[static_cast<std::size_t>(j)][d];
+              }
+              scores.push_back(dot);
+            }
+            const double max = *std::ranges::max_element(scores);
+            double total = 0;
+            for (double& score : scores) total += score = std::exp(score - max);
+            for (std::size_t d = 0; d < static_cast<std::size_t>(values); ++d) {
+              double sum = 0;
+              for (std::size_t j = 0; j < scores.size(); ++j) sum += scores[j] * made[j][d];
+              ASSERT_NEAR(got[static_cast<std::size_t>(t)][d], sum / total, tolerance)
+                  << "token " << t << " of " << tokens << " d " << d << " end " << end << " N " << nope << " V " << values << " R " << rank << " kind " << static_cast<int>(kind) << " wide " << wide;
+            }
+          }
+        }
+}
+
+TEST_F(Latent, ExpandedBitsDependOnQueryAndVisibleRowsAlone) {
+  for (const Kind kind : kinds()) {
+    const Shape shape{.dim = 40, .value_dim = 32, .tokens = 203, .kind = kind};
+    const Head head(shape, 32, 48, false);
+    const Rows rows = random_rows(shape.tokens, shape.dim, 1, 1), queries = random_rows(shape.tokens, 40, 1, 3);
+    const Cache whole({.dim = 40, .value_dim = 32, .block_size = 16, .tokens = 203, .kind = kind}, rows, 0, shape.tokens, 1);
+    const Rows all = head.attend(*kernels_, whole, queries, 1, 0.2f);
+    for (const std::int64_t first : {0, 1, 15, 16, 62, 63, 64, 100, 190})
+      for (const std::int64_t count : {1, 13, 40}) {
+        const std::int64_t tokens = std::min<std::int64_t>(count, 203 - first);
+        Head other = head;
+        other.shape.block_size = 64;
+        const Rows part = other.attend(*kernels_, Cache(other.shape, rows, 0, first + tokens, 9), {queries.begin() + first, queries.begin() + first + tokens}, first + 1, 0.2f);
+        for (std::int64_t t = 0; t < tokens; ++t) ASSERT_EQ(part[static_cast<std::size_t>(t)], all[static_cast<std::size_t>(first + t)]) << first << " + " << t;
+      }
   }
 }
 

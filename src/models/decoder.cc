@@ -123,6 +123,7 @@ Decoder::Decoder(std::string architecture, DecoderConfig config, const nn::Decla
     info_.head_dim = config_.latent.row_dim();
     info_.value_dim = config_.latent.rank;
     info_.query_dim = config_.latent.query_dim();
+    if (nn::LatentAttention::expands(config_.latent.nope_dim, config_.latent.value_dim)) info_.expanded_value_dim = config_.latent.value_dim;
   }
 }
 

@@ -21,6 +21,7 @@ struct ModelInfo {
   std::int64_t value_dim = 0;        // above 0: attention over latents. The cache holds one row of head_dim numbers a token for all heads (kv_heads is 1),
                                      // the first value_dim of which are the value
   std::int64_t query_dim = 0;        // of latent attention: a head of q before it is brought into the latents' space
+  std::int64_t expanded_value_dim = 0;  // of latent attention whose prompt tokens make keys and values from the latents: a head's value; 0: they do not
   std::int64_t experts = 0;          // routed experts of a sparse layer; 0: a dense model
   std::int64_t experts_per_token = 0;
   std::int64_t max_positions = 0;    // longest context that the configuration promises, rotary scaling included

@@ -17,6 +17,8 @@ constexpr float kNormEps = 1e-6f;  // of the latents' norms: the reference takes
 constexpr std::int64_t kRun = 512;
 // Query rows (heads times tokens) of one task: their weighted sums stay in the second-level cache.
 constexpr std::int64_t kTaskRows = 128;
+// Prompt tokens that share one making of keys and values: their state stays in the second-level cache.
+constexpr std::int64_t kPlainTokens = 512;
 // Tokens in latent space at a time: heads * (R + P) floats each are much more than a token's other activations.
 constexpr std::int64_t kTokensAtOnce = 64;
 constexpr std::int64_t kPartFloats = std::int64_t{8} << 20;  // of runs waiting to be merged, at most (or one token's)
@@ -93,13 +95,56 @@ void LatentAttention::operator()(const Pass& pass, const Step& step, const RopeT
   const std::int64_t ldh = heads * sizes_.value_dim;
   float* out = rt.workspace.floats(pass.tokens * ldh);
   const std::size_t mark = rt.workspace.mark();
-  for (std::int64_t t = 0; t < pass.tokens;) {  // no group has tokens of both arithmetics
+  const bool expanding = expands(sizes_.nope_dim, sizes_.value_dim);
+  if (expanding) plain(pass, step, q, ldq, out, ldh);
+  for (std::int64_t t = 0; t < (expanding ? pass.decode : pass.tokens);) {  // no group has tokens of both arithmetics
     const std::int64_t end = std::min(t + kTokensAtOnce, t < pass.decode ? pass.decode : pass.tokens);
     rt.workspace.rewind(mark);
     absorbed(pass, step, t, end - t, span_of, q, ldq, out, ldh);
     t = end;
   }
   o_(pass, out, ldh, y, ldy);
+}
+
+// Prompt tokens. A task is one head of up to kPlainTokens tokens of a span.
+void LatentAttention::plain(const Pass& pass, const Step& step, const float* q, std::int64_t ldq, float* heads_out, std::int64_t ldh) const {
+  Runtime& rt = pass.runtime;
+  if (pass.decode == pass.tokens) return;
+  const std::int64_t heads = common_.heads, rank = sizes_.rank;
+  const KvCache& cache = *step.cache;
+  const KvShape& shape = cache.shape();
+  const kernels::LatentKernels& latent = *rt.kernels->latent;
+  const auto run = arithmetic(rt, shape.dtype) == quant::Arithmetic::kBf16 ? latent.expand_bf16_dot : shape.dtype == DType::kF32 ? latent.expand_f32 : latent.expand_bf16;
+  const quant::Matrix &k_b = store_->matrix(k_b_), &v_b = store_->matrix(v_b_);
+  const bool wide = k_b.format->codes == quant::Codes::kF32;
+  const std::int64_t number = wide ? 4 : 2;
+
+  struct Block {
+    std::int64_t first, count;
+    const std::int32_t* block_table;
+  };
+  auto* blocks = reinterpret_cast<Block*>(rt.workspace.bytes(static_cast<std::size_t>(pass.tokens) * sizeof(Block)));
+  std::int64_t block_count = 0, largest = 0;
+  for (const Span& span : step.spans)
+    for (std::int64_t t = std::max(span.first, pass.decode); t < span.first + span.count;) {
+      const std::int64_t count = std::min(kPlainTokens, span.first + span.count - t);
+      blocks[block_count++] = {t, count, span.block_table};
+      largest = std::max(largest, count);
+      t += count;
+    }
+  const std::int64_t scratch_floats = padded(latent.expand_scratch(largest, sizes_.nope_dim, sizes_.rope_dim, rank, sizes_.value_dim));
+  float* scratch = rt.workspace.floats(scratch_floats * rt.pool->threads());
+  std::atomic<std::int64_t> next{0};
+  rt.pool->run([&](int worker) {
+    for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < heads * block_count;) {
+      const Block& block = blocks[block_count - 1 - i / heads];
+      const std::int64_t h = i % heads;
+      run({.q = q + block.first * ldq + h * sizes_.query_dim(), .nope_dim = sizes_.nope_dim, .rope_dim = sizes_.rope_dim, .rank = rank, .value_dim = sizes_.value_dim,
+           .k_b = k_b.codes + h * rank * sizes_.nope_dim * number, .v_b = v_b.codes + h * sizes_.value_dim * rank * number, .wide = wide, .latents = cache.latents(layer_), .block_stride = cache.block_stride(),
+           .block_table = block.block_table, .block_size = shape.block_size, .end = step.positions[static_cast<std::size_t>(block.first)] + 1, .tokens = block.count, .q_stride = ldq, .out_stride = ldh,
+           .scale = sizes_.score_scale, .out = heads_out + block.first * ldh + h * sizes_.value_dim, .scratch = scratch + worker * scratch_floats});
+    }
+  });
 }
 
 // Tokens [first, first + count): q -> latent space, attention there, and back to values. All of one arithmetic.

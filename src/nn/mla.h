@@ -5,7 +5,10 @@
 //     score of head h = (q_nope . k_nope + q_pe . k_pe) * scale = (k_b_h . q_nope) . c + q_pe . k_pe          k_b_h [R, N]: kv_b_proj_h's key rows, transposed
 //     output of head h = sum of weights * v = v_b_h . (sum of weights * c)                                   v_b_h [V, R]: its value rows
 //
-// The second forms are the absorbed ones: attention of all heads over one latent row. k_b and v_b are derived parameters.
+// The second forms are the absorbed ones: attention of all heads over one latent row, with 2 (2 R + P) operations for a query and a row. k_b and v_b are derived
+// parameters. Generated tokens take them. Prompt tokens take the first forms, 2 (N + P + V) operations: keys and values of a tile of rows are made from the cached
+// rows with the same k_b and v_b, once for all of a span's tokens in the step, which costs 2 R (N + V) a row. That is less than absorbing already
+// where a prompt comes in one piece, and half of it in pieces of 512. Where N or V is no multiple of 16, prompt tokens are absorbed as well.
 #pragma once
 #include <optional>
 
@@ -34,6 +37,8 @@ class LatentAttention {
   // y [T, padded(hidden)] = o_proj(attention(x)); writes this layer's latent row of every token into the cache.
   void operator()(const Pass& pass, const Step& step, const RopeTable& rope, const float* x, std::int64_t ldx, float* y, std::int64_t ldy) const;
 
+  // Whether prompt tokens take the plain form.
+  static bool expands(std::int64_t nope_dim, std::int64_t value_dim) { return nope_dim % 16 == 0 && value_dim % 16 == 0; }
   // Arithmetic of attention itself, of prompt and of generated tokens alike: with many heads on one row, both wait for arithmetic rather than memory.
   static quant::Arithmetic arithmetic(const Runtime& runtime, DType cache);
   // Floats in latent space at a time, beside a token's ordinary activations.
@@ -41,6 +46,7 @@ class LatentAttention {
 
  private:
   void absorbed(const Pass& pass, const Step& step, std::int64_t first, std::int64_t count, const std::int32_t* span_of, const float* q, std::int64_t ldq, float* heads_out, std::int64_t ldh) const;
+  void plain(const Pass& pass, const Step& step, const float* q, std::int64_t ldq, float* heads_out, std::int64_t ldh) const;
   void attend(Runtime& rt, const Step& step, std::int64_t first, std::int64_t count, bool decode, const std::int32_t* span_of, const float* q, float* out) const;
 
   AttentionSizes common_;

@@ -11,6 +11,8 @@ namespace {
 }  // namespace
 
 extern const LatentKernels latent_avx2;
-const LatentKernels latent_avx2 = {.scratch = latent_scratch, .attend_f32 = attend_latent<F32Math<float>>, .attend_bf16 = attend_latent<F32Math<std::uint16_t>>, .attend_bf16_dot = nullptr};
+const LatentKernels latent_avx2 = {
+    .scratch = latent_scratch, .attend_f32 = attend_latent<F32Math<float>>, .attend_bf16 = attend_latent<F32Math<std::uint16_t>>, .attend_bf16_dot = nullptr,
+    .expand_scratch = expand_scratch, .expand_f32 = expand<F32Math<float>>, .expand_bf16 = expand<F32Math<std::uint16_t>>, .expand_bf16_dot = nullptr};
 
 }  // namespace inflight::kernels

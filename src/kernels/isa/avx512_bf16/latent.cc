@@ -31,18 +31,46 @@ struct DotMath {
   static constexpr int kUnit = 2;
   static constexpr float kNatural = 0x1.62e43p-1f;  // scores are exponents of 2
   static V multiply_add(V a, V b, V c) { return dot(a, b, c); }
-  static void pack_q(const float* q, std::int64_t dim, float scale, float* line, float* out) {
+  static constexpr float kScale = 0x1.715476p+0f;
+  static void pack(const float* row, std::int64_t n, float factor, float* line, float* out) {
     auto* rounded = reinterpret_cast<std::uint16_t*>(line);
-    const V factor = set1(scale * 0x1.715476p+0f);
-    for (std::int64_t d = 0; d < dim; d += kLanes) {
-      const std::int64_t count = dim - d < kLanes ? dim - d : kLanes;
-      store_bf16_first(rounded + d, mul(load_first(q + d, count), factor), count);
+    for (std::int64_t d = 0; d < n; d += kLanes) {
+      const std::int64_t count = n - d < kLanes ? n - d : kLanes;
+      store_bf16_first(rounded + d, mul(load_first(row + d, count), set1(factor)), count);
     }
-    for (std::int64_t k = 0; k < dim / 2; ++k) __builtin_memcpy(out + k * kPanel, rounded + 2 * k, 4);
+    for (std::int64_t k = 0; k < n / 2; ++k) __builtin_memcpy(out + k * kPanel, rounded + 2 * k, 4);
+  }
+  template <class Args>
+  static void load_rows(const Args& args, std::int64_t position, float*, LatentTile& tile) {
+    for (int s = tile.begin / kSubtile; s * kSubtile < tile.end; ++s) tile.rows[s] = reinterpret_cast<const float*>(latent_row<Stored>(args, position + s * kSubtile));
+    tile.row_stride = row_dim(args) / 2;
+  }
+  // Lane by lane: low half a, high half b.
+  static __m512i pairs_of(V a, V b) {
+    const __m512i places = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i pairs = _mm512_or_si512(places, _mm512_slli_epi32(_mm512_add_epi32(places, _mm512_set1_epi32(16)), 16));
+    return _mm512_permutexvar_epi16(pairs, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+  }
+  static const float* key_units(const LatentTile& tile, const ExpandArgs& args, float* keys, float* narrow) {
+    auto* out = reinterpret_cast<Stored*>(narrow);
+    const std::int64_t key_dim = args.nope_dim + args.rope_dim;
+    for (int j = 0; j < tile.end; ++j) {
+      for (std::int64_t d = 0; d < args.nope_dim; d += kLanes) store_bf16(out + j * key_dim + d, load(keys + j * key_dim + d));
+      const auto* row = reinterpret_cast<const Stored*>(tile.rows[j / kSubtile] + j % kSubtile * tile.row_stride);
+      __builtin_memcpy(out + j * key_dim + args.nope_dim, row + args.rank, static_cast<std::size_t>(args.rope_dim) * sizeof(Stored));
+    }
+    return narrow;
+  }
+  static void value_units(LatentTile& tile, const float* values, std::int64_t n, float* units) {
+    tile.values = units;
+    tile.value_k = kPanel;
+    tile.value_p = kTile / 2 * kPanel;
+    for (std::int64_t d = 0; d < n; d += kPanel, units += tile.value_p)
+      for (int k = 0; 2 * k < tile.end; ++k)
+        _mm512_storeu_si512(units + k * kPanel, pairs_of(load(values + 2 * k * n + d), 2 * k + 1 < tile.end ? load(values + (2 * k + 1) * n + d) : zero()));
   }
   static void load_tile(const LatentArgs& args, std::int64_t position, const LatentScratch& scratch, LatentTile& tile) {
-    for (int s = tile.begin / kSubtile; s * kSubtile < tile.end; ++s) tile.rows[s] = reinterpret_cast<const float*>(latent_row<Stored>(args, position + s * kSubtile));
-    tile.row_stride = args.dim / 2;
+    load_rows(args, position, nullptr, tile);
     tile.values = scratch.tile();
     tile.value_k = kPanel;
     tile.value_p = kTile / 2 * kPanel;
@@ -72,12 +100,9 @@ struct DotMath {
   static V weigh(float* scores, int begin, int end, V max) {
     V sum = zero();
     const V ones = _mm512_castsi512_ps(_mm512_set1_epi16(0x3f80));
-    const __m512i places = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const __m512i pairs = _mm512_or_si512(places, _mm512_slli_epi32(_mm512_add_epi32(places, _mm512_set1_epi32(16)), 16));
     const auto weight = [&](int j) { return j >= begin && j < end ? exp2_coarse(sub(load(scores + j * kPanel), max)) : zero(); };
     for (int k = begin / 2; 2 * k < end; ++k) {
-      const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(weight(2 * k + 1), weight(2 * k));
-      const V pair = _mm512_castsi512_ps(_mm512_permutexvar_epi16(pairs, both));
+      const V pair = _mm512_castsi512_ps(pairs_of(weight(2 * k), weight(2 * k + 1)));
       store(scores + k * kPanel, pair);
       sum = dot(pair, ones, sum);
     }
@@ -89,6 +114,7 @@ struct DotMath {
 
 extern const LatentKernels latent_avx512_bf16;
 const LatentKernels latent_avx512_bf16 = {
-    .scratch = latent_scratch, .attend_f32 = attend_latent<F32Math<float>>, .attend_bf16 = attend_latent<F32Math<std::uint16_t>>, .attend_bf16_dot = attend_latent<DotMath>};
+    .scratch = latent_scratch, .attend_f32 = attend_latent<F32Math<float>>, .attend_bf16 = attend_latent<F32Math<std::uint16_t>>, .attend_bf16_dot = attend_latent<DotMath>,
+    .expand_scratch = expand_scratch, .expand_f32 = expand<F32Math<float>>, .expand_bf16 = expand<F32Math<std::uint16_t>>, .expand_bf16_dot = expand<DotMath>};
 
 }  // namespace inflight::kernels
