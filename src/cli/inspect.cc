@@ -44,6 +44,7 @@ OrderedJson plan_json(const engine::ModelPlan& plan, const std::string& quantiza
     json["experts"] = info.experts;
     json["experts_per_token"] = info.experts_per_token;
   }
+  if (info.value_dim > 0) json["latent_dim"] = info.value_dim;  // head_dim is then that of a cached row, kv_heads 1
   json["max_positions"] = info.max_positions;
   json["parameters"] = OrderedJson::array();
   for (std::size_t i = 0; i < plan.table.rows.size(); ++i) {
@@ -105,10 +106,15 @@ std::vector<Line> plan_lines(const engine::ModelPlan& plan) {
   return lines;
 }
 
+std::string heads_text(const models::ModelInfo& info) {
+  if (info.value_dim > 0) return fmt::format("{} heads of {} over a latent of {} + {}", info.heads, info.query_dim, info.value_dim, info.head_dim - info.value_dim);
+  return fmt::format("{} heads ({} of keys and values) of {}", info.heads, info.kv_heads, info.head_dim);
+}
+
 std::string plan_text(const engine::ModelPlan& plan) {
   const models::ModelInfo& info = plan.info;
-  std::string text = fmt::format("{}\n{}: {} layers, hidden {}, vocabulary {}, {} heads ({} of keys and values) of {}, context {}\n\n", plan.folder, info.architecture, info.layers, info.hidden,
-                                 info.vocabulary, info.heads, info.kv_heads, info.head_dim, info.max_positions);
+  std::string text = fmt::format("{}\n{}: {} layers, hidden {}, vocabulary {}, {}, context {}\n\n", plan.folder, info.architecture, info.layers, info.hidden,
+                                 info.vocabulary, heads_text(info), info.max_positions);
   if (info.experts > 0) text.insert(text.size() - 1, fmt::format("{} experts, {} a token\n", info.experts, info.experts_per_token));
   const std::vector<Line> lines = plan_lines(plan);
   std::size_t width = 9, shapes = 16;
