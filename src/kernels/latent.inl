@@ -69,15 +69,23 @@ struct LatentScratch {
   std::int64_t dim, value_dim, panels;
   float* base;
   std::int64_t row_floats() const { return (dim + kPanel - 1) / kPanel * kPanel; }
-  float* line() const { return base; }                                             // one row in preparation
-  float* tile() const { return line() + row_floats(); }                            // rows or values of the tile as Math wants them
-  float* q(std::int64_t p) const { return tile() + kTile * row_floats() + p * dim * kPanel; }  // units [dim / kUnit][16]
-  float* scores(std::int64_t p) const { return q(panels) + p * kTile * kPanel; }   // [row][16], then weights, units [row / kUnit][16]
-  float* weighted(std::int64_t p) const { return scores(panels) + p * kPanel * value_dim; }  // [16][value_dim]
-  float* max(std::int64_t p) const { return weighted(panels) + p * kPanel; }
-  float* sum(std::int64_t p) const { return max(panels) + p * kPanel; }
-  float* factor(std::int64_t p) const { return sum(panels) + p * kPanel; }
-  std::int64_t floats() const { return factor(panels) - base; }
+  std::int64_t line_at() const { return 0; }  // one row in preparation
+  float* line() const { return base + line_at(); }
+  std::int64_t tile_at() const { return line_at() + row_floats(); }  // rows or values of the tile as Math wants them
+  float* tile() const { return base + tile_at(); }
+  std::int64_t q_at(std::int64_t p) const { return tile_at() + kTile * row_floats() + p * dim * kPanel; }  // units [dim / kUnit][16]
+  float* q(std::int64_t p) const { return base + q_at(p); }
+  std::int64_t scores_at(std::int64_t p) const { return q_at(panels) + p * kTile * kPanel; }  // [row][16], then weights, units [row / kUnit][16]
+  float* scores(std::int64_t p) const { return base + scores_at(p); }
+  std::int64_t weighted_at(std::int64_t p) const { return scores_at(panels) + p * kPanel * value_dim; }  // [16][value_dim]
+  float* weighted(std::int64_t p) const { return base + weighted_at(p); }
+  std::int64_t max_at(std::int64_t p) const { return weighted_at(panels) + p * kPanel; }
+  float* max(std::int64_t p) const { return base + max_at(p); }
+  std::int64_t sum_at(std::int64_t p) const { return max_at(panels) + p * kPanel; }
+  float* sum(std::int64_t p) const { return base + sum_at(p); }
+  std::int64_t factor_at(std::int64_t p) const { return sum_at(panels) + p * kPanel; }
+  float* factor(std::int64_t p) const { return base + factor_at(p); }
+  std::int64_t floats() const { return factor_at(panels); }
 };
 
 inline std::int64_t panels_of(std::int64_t heads) { return (heads + kPanel - 1) / kPanel; }
@@ -279,20 +287,33 @@ struct ExpandScratch {
   float* base;
   std::int64_t key_dim() const { return nope_dim + rope_dim; }
   std::int64_t row_floats() const { return (rank + rope_dim + kPanel - 1) / kPanel * kPanel; }
-  float* line() const { return base; }
-  float* rows() const { return line() + (row_floats() > nope_dim + rope_dim + kPanel ? row_floats() : nope_dim + rope_dim + kPanel); }
-  float* weights() const { return rows() + kTile * row_floats(); }                // of keys, then of values: panels of units [rank / kUnit][16]
-  float* keys() const { return weights() + (nope_dim + value_dim) * rank; }       // [kTile][key_dim]
-  float* key_units() const { return keys() + kTile * key_dim(); }
-  float* values() const { return key_units() + kTile * key_dim(); }               // [kTile][value_dim]
-  float* value_units() const { return values() + kTile * value_dim; }
-  float* q(std::int64_t p) const { return value_units() + kTile * value_dim + p * key_dim() * kPanel; }
-  float* scores(std::int64_t p) const { return q(panels) + p * kTile * kPanel; }
-  float* weighted(std::int64_t p) const { return scores(panels) + p * kPanel * value_dim; }
-  float* max(std::int64_t p) const { return weighted(panels) + p * kPanel; }
-  float* sum(std::int64_t p) const { return max(panels) + p * kPanel; }
-  float* factor(std::int64_t p) const { return sum(panels) + p * kPanel; }
-  std::int64_t floats() const { return factor(panels) - base; }
+  std::int64_t line_at() const { return 0; }
+  float* line() const { return base + line_at(); }
+  std::int64_t rows_at() const { return line_at() + (row_floats() > nope_dim + rope_dim + kPanel ? row_floats() : nope_dim + rope_dim + kPanel); }
+  float* rows() const { return base + rows_at(); }
+  std::int64_t weights_at() const { return rows_at() + kTile * row_floats(); }  // of keys, then of values: panels of units [rank / kUnit][16]
+  float* weights() const { return base + weights_at(); }
+  std::int64_t keys_at() const { return weights_at() + (nope_dim + value_dim) * rank; }  // [kTile][key_dim]
+  float* keys() const { return base + keys_at(); }
+  std::int64_t key_units_at() const { return keys_at() + kTile * key_dim(); }
+  float* key_units() const { return base + key_units_at(); }
+  std::int64_t values_at() const { return key_units_at() + kTile * key_dim(); }  // [kTile][value_dim]
+  float* values() const { return base + values_at(); }
+  std::int64_t value_units_at() const { return values_at() + kTile * value_dim; }
+  float* value_units() const { return base + value_units_at(); }
+  std::int64_t q_at(std::int64_t p) const { return value_units_at() + kTile * value_dim + p * key_dim() * kPanel; }
+  float* q(std::int64_t p) const { return base + q_at(p); }
+  std::int64_t scores_at(std::int64_t p) const { return q_at(panels) + p * kTile * kPanel; }
+  float* scores(std::int64_t p) const { return base + scores_at(p); }
+  std::int64_t weighted_at(std::int64_t p) const { return scores_at(panels) + p * kPanel * value_dim; }
+  float* weighted(std::int64_t p) const { return base + weighted_at(p); }
+  std::int64_t max_at(std::int64_t p) const { return weighted_at(panels) + p * kPanel; }
+  float* max(std::int64_t p) const { return base + max_at(p); }
+  std::int64_t sum_at(std::int64_t p) const { return max_at(panels) + p * kPanel; }
+  float* sum(std::int64_t p) const { return base + sum_at(p); }
+  std::int64_t factor_at(std::int64_t p) const { return sum_at(panels) + p * kPanel; }
+  float* factor(std::int64_t p) const { return base + factor_at(p); }
+  std::int64_t floats() const { return factor_at(panels); }
 };
 
 std::int64_t expand_scratch(std::int64_t tokens, std::int64_t nope_dim, std::int64_t rope_dim, std::int64_t rank, std::int64_t value_dim) {
