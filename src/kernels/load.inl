@@ -164,51 +164,56 @@ std::int64_t quantize_u4(const SourceRows& source, int lane, std::int64_t group,
   return quantize_u4_rows<DType::kBF16>(source, lane, group, absmax, panel, scales);
 }
 
+// 64 bytes of one row. Checks gather in such a vector too: to one number once a panel.
+using Words = std::uint32_t __attribute__((vector_size(64)));
+
+LANES_INLINE bool all_zero(const Words& x) {
+  std::uint32_t any = 0;
+  for (int i = 0; i < 16; ++i) any |= x[i];
+  return any == 0;
+}
+
 bool unpack_u8(const StoredCodes& source, int lane, std::uint8_t* panel) {
   const char* base = static_cast<const char*>(source.data);
   alignas(64) std::uint32_t chunk[16][16];
-  std::uint32_t bad = 0;
+  Words bad = {};
   for (std::int64_t k = 0; k < source.inputs; k += 64) {
     const std::int64_t n = source.inputs - k < 64 ? source.inputs - k : 64;
     for (int row = 0; row < source.rows; ++row) {
-      if (n < 64) std::memset(chunk[row], 0, 64);
-      if (n == 64) std::memcpy(chunk[row], base + row * source.stride + k, 64);
-      else std::memcpy(chunk[row], base + row * source.stride + k, static_cast<std::size_t>(n));
-      for (int i = 0; i < 16; ++i) {
-        const std::uint32_t code = chunk[row][i] ^ 0x80808080u;  // q + 128; a byte 0 is q = -128
-        bad |= (code - 0x01010101u) & ~code & 0x80808080u;       // not zero exactly when some byte of the word is
-        chunk[row][i] = code;
-      }
+      Words code = {};
+      if (n == 64) std::memcpy(&code, base + row * source.stride + k, 64);
+      else std::memcpy(&code, base + row * source.stride + k, static_cast<std::size_t>(n));
+      code ^= 0x80808080u;                                // q + 128; a byte 0 is q = -128
+      bad |= (code - 0x01010101u) & ~code & 0x80808080u;  // not zero exactly when some byte of the word is
+      std::memcpy(chunk[row], &code, 64);
     }
     scatter(chunk, lane, source.rows, (n + 3) / 4, reinterpret_cast<std::uint32_t*>(panel + k * 16));
   }
-  return bad == 0;
+  return all_zero(bad);
 }
 
 bool unpack_u4(const StoredCodes& source, int lane, std::uint8_t* panel) {
   const char* base = static_cast<const char*>(source.data);
   const std::int64_t words = (source.inputs + 7) / 8;
   alignas(64) std::uint32_t chunk[16][16];
-  std::uint32_t bad = 0;
+  Words bad = {};
   for (std::int64_t w = 0; w < words; w += 16) {
     const std::int64_t n = words - w < 16 ? words - w : 16;
     for (int row = 0; row < source.rows; ++row) {
-      if (n < 16) std::memset(chunk[row], 0x11, 64);
-      if (n == 16) std::memcpy(chunk[row], base + row * source.stride + w * 4, 64);
-      else std::memcpy(chunk[row], base + row * source.stride + w * 4, static_cast<std::size_t>(n) * 4);
-      for (int i = 0; i < 16; ++i) {
-        const std::uint32_t codes = chunk[row][i];
-        bad |= (codes - 0x11111111u) & ~codes & 0x88888888u;
-        // Byte j of the panel's word: code j low, code 4 + j high.
-        std::uint32_t low = codes & 0xffffu, high = codes >> 16;
-        low = (low | low << 8) & 0x00ff00ffu;
-        low = (low | low << 4) & 0x0f0f0f0fu;
-        high = (high | high << 8) & 0x00ff00ffu;
-        high = (high | high << 4) & 0x0f0f0f0fu;
-        chunk[row][i] = low | high << 4;
-      }
+      Words codes = Words{} + 0x11111111u;
+      if (n == 16) std::memcpy(&codes, base + row * source.stride + w * 4, 64);
+      else std::memcpy(&codes, base + row * source.stride + w * 4, static_cast<std::size_t>(n) * 4);
+      bad |= (codes - 0x11111111u) & ~codes & 0x88888888u;
+      // Byte j of the panel's word: code j low, code 4 + j high.
+      Words low = codes & 0xffffu, high = codes >> 16;
+      low = (low | low << 8) & 0x00ff00ffu;
+      low = (low | low << 4) & 0x0f0f0f0fu;
+      high = (high | high << 8) & 0x00ff00ffu;
+      high = (high | high << 4) & 0x0f0f0f0fu;
+      codes = low | high << 4;
+      std::memcpy(chunk[row], &codes, 64);
     }
     scatter(chunk, lane, source.rows, n, reinterpret_cast<std::uint32_t*>(panel + w * 64));
   }
-  return bad == 0;
+  return all_zero(bad);
 }

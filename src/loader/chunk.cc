@@ -55,7 +55,7 @@ std::int64_t staging_bytes(const checkpoint::Checkpoint& checkpoint, const LoadP
     if (slot.format && slot.format->group != 0) scales = std::max(scales, slot.bytes.scales * 2);
   }
   for (const std::int64_t bytes : plan.derive_bytes) derived = std::max(derived, bytes);
-  return threads * (largest + 8192 + derived) + (threads + 1) * scales;  // threads may each be in another parameter, and one is just finished
+  return (threads + kReadAheadBuffers) * (largest + 8192) + threads * derived + (threads + 1) * scales;  // threads may each be in another parameter, and one is just finished
 }
 
 }  // namespace inflight::loader

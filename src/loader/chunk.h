@@ -12,6 +12,7 @@ namespace inflight::loader {
 // device sees long requests.
 inline constexpr std::int64_t kCachedChunkBytes = 512 << 10;
 inline constexpr std::int64_t kDirectChunkBytes = 4 << 20;
+inline constexpr int kReadAheadBuffers = 4;  // past the page cache: chunks read ahead, beside one in work a thread
 // Transposed tensors are read in tiles of whole inputs by as many outputs as fit: wide enough that a row of the tile is a long read.
 inline constexpr std::int64_t kTransposedTileBytes = 16 << 20;
 
@@ -32,7 +33,7 @@ std::int64_t file_row_bytes(const checkpoint::TensorInfo& tensor);
 // Bytes of the buffer that one chunk is read into, without alignment.
 std::int64_t chunk_buffer_bytes(const checkpoint::TensorInfo& tensor, const Route& route, const Chunk& chunk);
 
-// Temporary memory at most: one buffer a thread, and the FP32 group scales of the parameters that are open at once.
+// Temporary memory at most: one buffer a thread, those that are read ahead, and the FP32 group scales of the parameters that are open at once.
 std::int64_t staging_bytes(const checkpoint::Checkpoint& checkpoint, const LoadPlan& plan, int threads);
 
 }  // namespace inflight::loader

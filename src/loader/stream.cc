@@ -1,4 +1,4 @@
-// The streaming loader. Memory: one chunk buffer a thread, the destination arena, and the FP32 scales of the parameters in progress.
+// The streaming loader. Memory: one chunk buffer a thread or, past the page cache, a ring of buffers; the destination arena, and the FP32 scales of the parameters in progress.
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "loader/load.h"
+#include "loader/read_ahead.h"
 #include "loader/sink.h"
 #include "tensor/buffer.h"
 
@@ -18,6 +19,10 @@ using checkpoint::TensorInfo;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kDirectAlignment = 4096;  // O_DIRECT: offset, length and address
+// Chunks of the page cache that a thread takes at once: neighbours end in the same huge page, and two threads that meet an untouched one both clear
+// 2 MiB, one of them in vain.
+constexpr std::size_t kRun = 8;
+constexpr int kReaders = 2;  // requests in flight to the disk: more brought nothing
 
 // Whether the file's pages are mostly absent from the page cache, from samples that must not block.
 bool is_cold(const InputFile& file) {
@@ -125,38 +130,68 @@ Result<LoadReport> load_streaming(const LoadContext& context, const Progress& pr
 
   Sink sink(checkpoint, context.plan, context.table, context.kernels, context.store);
   FirstError error;
-  std::atomic<std::size_t> next{0};
   std::atomic<std::int64_t> bytes_done{0};
+  const auto file_of = [&](const Chunk& chunk) -> const InputFile& {
+    return files[static_cast<std::size_t>(checkpoint.tensors()[static_cast<std::size_t>(context.plan.routes[chunk.route].tensor)].shard)];
+  };
+  const auto read = [&](const Chunk& chunk, std::byte* buffer) {
+    const Route& route = context.plan.routes[chunk.route];
+    const TensorInfo& tensor = checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].info;
+    return route.transposed ? read_tile(file_of(chunk), tensor, route, chunk, buffer) : read_chunk(file_of(chunk), tensor, route, chunk, buffer);
+  };
+  // Puts chunk i away; false: an error was reported, nothing more is to be done.
+  const auto consume = [&](std::size_t i, const ReadRows& rows, std::byte* buffer, int worker, Clock::time_point& reported) {
+    const Route& route = context.plan.routes[chunks[i].route];
+    const std::int64_t inputs = route.slice.col_end - route.slice.col_begin;
+    auto accepted = route.transposed ? sink.accept_transposed(chunks[i], rows.data, rows.stride, buffer + inputs * rows.stride)
+                                     : sink.accept(chunks[i], rows.data, rows.stride);
+    if (!accepted) return error.report(i, std::move(accepted).error()), false;
+    const std::int64_t bytes = route.transposed ? inputs * rows.stride : rows.stride * chunks[i].rows;
+    const std::int64_t done = bytes_done.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+    if (worker == 0 && progress && Clock::now() - reported > std::chrono::milliseconds(50)) {
+      reported = Clock::now();
+      if (!progress(std::min(done, context.plan.source_bytes), context.plan.source_bytes)) return error.report(i, Error{Code::kCancelled, "loading was stopped"}), false;
+    }
+    return true;
+  };
+
+  std::vector<std::size_t> ahead, cached;  // chunks past the page cache, and the others
+  for (std::size_t i = 0; i < chunks.size(); ++i) (file_of(chunks[i]).direct() ? ahead : cached).push_back(i);
+  const auto buffer_bytes = static_cast<std::size_t>(largest + 2 * kDirectAlignment);
+  std::vector<ReadRows> rows_read(ahead.size());
+  std::unique_ptr<ReadAhead> ring;
+  if (!ahead.empty()) {
+    ring = TRY(ReadAhead::start(ahead.size(), kReaders, context.pool.threads() + kReadAheadBuffers, buffer_bytes, [&](std::size_t item, std::byte* buffer) -> Result<void> {
+      rows_read[item] = TRY(read(chunks[ahead[item]], buffer));
+      return {};
+    }));
+  }
+  std::atomic<std::size_t> next{0};
   context.pool.run([&](int worker) {
-    auto buffer = Buffer::map(static_cast<std::size_t>(largest + 2 * kDirectAlignment));
-    if (!buffer) return error.report(0, std::move(buffer).error());
     auto reported = start;
+    while (ring) {
+      auto item = ring->take();
+      if (!item) break;
+      if (!item->read) error.report(ahead[item->index], std::move(item->read).error());
+      else if (!error.failed()) (void)consume(ahead[item->index], rows_read[item->index], item->data, worker, reported);
+      ring->release(item->index);
+      if (error.failed()) return ring->stop();
+    }
+    if (cached.empty()) return;
+    auto buffer = Buffer::map(buffer_bytes);
+    if (!buffer) return error.report(0, std::move(buffer).error());
     for (;;) {
-      const std::size_t i = next.fetch_add(1, std::memory_order_relaxed);
-      if (i >= chunks.size() || error.failed()) return;
-      const Route& route = context.plan.routes[chunks[i].route];
-      const checkpoint::Tensor& tensor = checkpoint.tensors()[static_cast<std::size_t>(route.tensor)];
-      const InputFile& file = files[static_cast<std::size_t>(tensor.shard)];
-      auto rows = route.transposed ? read_tile(file, tensor.info, route, chunks[i], buffer->data()) : read_chunk(file, tensor.info, route, chunks[i], buffer->data());
-      if (!rows) {
-        error.report(i, std::move(rows).error());
-        return;
-      }
-      const std::int64_t inputs = route.slice.col_end - route.slice.col_begin;
-      auto accepted = route.transposed ? sink.accept_transposed(chunks[i], rows->data, rows->stride, buffer->data() + inputs * rows->stride)
-                                       : sink.accept(chunks[i], rows->data, rows->stride);
-      if (!accepted) {
-        error.report(i, std::move(accepted).error());
-        return;
-      }
-      const std::int64_t bytes = route.transposed ? inputs * rows->stride : rows->stride * chunks[i].rows;
-      const std::int64_t done = bytes_done.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-      if (worker == 0 && progress && Clock::now() - reported > std::chrono::milliseconds(50)) {
-        reported = Clock::now();
-        if (!progress(std::min(done, context.plan.source_bytes), context.plan.source_bytes)) return error.report(i, Error{Code::kCancelled, "loading was stopped"});
+      const std::size_t first = next.fetch_add(kRun, std::memory_order_relaxed), last = std::min(first + kRun, cached.size());
+      if (first >= cached.size()) return;
+      for (std::size_t at = first; at < last; ++at) {
+        if (error.failed()) return;
+        auto rows = read(chunks[cached[at]], buffer->data());
+        if (!rows) return error.report(cached[at], std::move(rows).error());
+        if (!consume(cached[at], *rows, buffer->data(), worker, reported)) return;
       }
     }
   });
+  ring.reset();
   if (error.failed()) return std::unexpected(error.take());
   for (std::size_t shard = 0; shard < files.size(); ++shard) TRY(checkpoint.verify_unchanged(static_cast<int>(shard)));
   TRY(sink.check_complete());

@@ -1,5 +1,7 @@
 // wint4 (per output channel) and wint4-g32/-g64/-g128 (per group of consecutive inputs): symmetric int4, codes -7..7.
 // Rule: kernels.h, quantize_u4. Bytes: docs/formats/wint4.md.
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -86,6 +88,23 @@ Result<void> import_row(Matrix& m, std::int64_t row, std::size_t tensor, DType d
   const std::int64_t lane = row % kPanelRows;
   if (tensor == 1) {
     const std::size_t width = dtype == DType::kF16 ? 2 : 4;
+    if (dtype == DType::kF16 && m.group != 0) {  // the usual case, checked once: finite and positive halves are below infinity as integers
+      constexpr std::int64_t kBlock = 32;
+      std::uint16_t most = 0, halves[kBlock] = {};
+      float* out = float_scales(m, row) + lane;
+      for (std::int64_t first = 0; first < m.groups(); first += kBlock) {
+        const std::int64_t n = std::min(kBlock, m.groups() - first);
+        std::memcpy(halves, static_cast<const char*>(in) + first * 2, static_cast<std::size_t>(n) * 2);
+        float block[kBlock];
+        for (std::int64_t g = 0; g < kBlock; ++g) {  // fp16_to_float without branches; right where the check below passes
+          const float normal = std::bit_cast<float>((std::uint32_t{halves[g]} << 13) + 0x38000000u), subnormal = static_cast<float>(static_cast<int>(halves[g])) * 0x1p-24f;
+          block[g] = halves[g] < 0x400 ? subnormal : normal;
+        }
+        for (std::int64_t g = 0; g < kBlock; ++g) most = std::max(most, halves[g]);
+        for (std::int64_t g = 0; g < n; ++g) out[(first + g) * kPanelRows] = block[g];
+      }
+      if (most < 0x7c00) return {};
+    }
     for (std::int64_t g = 0; g < m.groups(); ++g)
       TRY(import_scale(static_cast<const char*>(in) + static_cast<std::size_t>(g) * width, dtype, float_scales(m, row) + g * kPanelRows + lane));
     return {};
