@@ -14,6 +14,7 @@ namespace inflight::engine {
 namespace {
 
 using Tensor = TestFolder::Tensor;
+using namespace std::string_view_literals;
 
 std::string tiny(const std::string& name) { return std::string(INFLIGHT_TEST_DATA) + "/tiny/" + name; }
 
@@ -155,6 +156,32 @@ TEST(FormsWrong, a_nan_in_a_transposed_stack_is_found_where_it_lies) {
     const auto opened = open(scratch.at("nan"), quantization);
     ASSERT_FALSE(opened);
     EXPECT_THAT(opened.error().message, testing::AllOf(testing::HasSubstr("gate_up_proj"), testing::HasSubstr("[5, 9, 77]")));
+  }
+}
+
+// Weights of experts that no token went to are not read: spoiling them changes no bit.
+TEST(Experts, those_that_no_token_chose_are_not_touched) {
+  for (const std::string quantization : {"", "wint8", "wint4-g32", "wlut4"}) {
+    const auto opened = open(tiny("tiny-qwen3-moe"), quantization);
+    ASSERT_TRUE(opened) << opened.error().message;
+    OpenedModel& model = **opened;
+    std::vector<std::vector<std::int64_t>> tokens(4, std::vector<std::int64_t>(8));
+    model.runtime->expert_tokens = &tokens;
+    const auto want = forward_once(model, {17}, {.decode = true}).logits;
+    int spoiled = 0;
+    for (std::size_t i = 0; i < model.table.rows.size(); ++i) {
+      const params::ParamSpec& row = model.table.rows[i];
+      if (row.role != params::Role::kExpert) continue;
+      const auto layer = static_cast<std::size_t>(row.scope["model.layers."sv.size()] - '0');
+      if (tokens[layer][static_cast<std::size_t>(row.expert)] > 0) continue;
+      quant::Matrix& matrix = model.store.matrix(i);
+      const quant::PackedBytes bytes = matrix.format->bytes(matrix.outputs, matrix.inputs, matrix.group);
+      std::memset(matrix.codes, 0xff, static_cast<std::size_t>(bytes.codes));  // NaN in floating point
+      if (bytes.scales > 0) std::memset(matrix.scales, 0xff, static_cast<std::size_t>(bytes.scales));
+      ++spoiled;
+    }
+    EXPECT_EQ(spoiled, 3 * 6 * 2);  // 2 of 8 experts in each of 3 layers were chosen
+    EXPECT_EQ(forward_once(model, {17}, {.decode = true}).logits, want) << quantization;
   }
 }
 
