@@ -4,7 +4,7 @@
 
 namespace inflight::loader {
 
-Result<std::unique_ptr<ReadAhead>> ReadAhead::start(std::size_t items, int readers, int slots, std::size_t bytes, Read read) {
+Result<std::unique_ptr<ReadAhead>> ReadAhead::create(std::size_t items, int slots, std::size_t bytes, Read read) {
   auto ahead = std::make_unique<ReadAhead>();
   ahead->items_ = items;
   ahead->read_ = std::move(read);
@@ -13,12 +13,17 @@ Result<std::unique_ptr<ReadAhead>> ReadAhead::start(std::size_t items, int reade
     ahead->slots_[i].buffer = TRY(Buffer::map(bytes));
     ahead->slots_[i].free_for = i;
   }
-  try {
-    for (int i = 0; i < readers; ++i) ahead->threads_.emplace_back([reader = ahead.get()] { reader->work(); });
-  } catch (const std::system_error& error) {
-    if (ahead->threads_.empty()) return fail(Code::kExhausted, "cannot start a thread that reads the checkpoint: {}", error.what());
-  }
   return ahead;
+}
+
+Result<void> ReadAhead::add_reader() {
+  const std::lock_guard lock(mutex_);
+  try {
+    threads_.emplace_back([this] { work(); });
+  } catch (const std::system_error& error) {
+    return fail(Code::kExhausted, "cannot start a thread that reads the checkpoint: {}", error.what());
+  }
+  return {};
 }
 
 ReadAhead::~ReadAhead() {

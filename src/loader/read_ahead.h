@@ -25,11 +25,13 @@ class ReadAhead {
     Result<void> read;
   };
 
-  // slots >= 1 buffers of `bytes` are filled with items 0 .. items - 1 by `readers` threads. kExhausted: no memory, or not one thread could be started.
-  static Result<std::unique_ptr<ReadAhead>> start(std::size_t items, int readers, int slots, std::size_t bytes, Read read);
+  // slots >= 1 buffers of `bytes` for items 0 .. items - 1. kExhausted: no memory.
+  static Result<std::unique_ptr<ReadAhead>> create(std::size_t items, int slots, std::size_t bytes, Read read);
   ~ReadAhead();  // stops and joins the readers
 
-  std::optional<Item> take();          // waits for the next item; nullopt after the last one or after stop()
+  // Starts one more reading thread. It runs on the CPUs of the calling thread, so that pinned callers spread the readers. kExhausted: refused.
+  Result<void> add_reader();
+  std::optional<Item> take();          // waits for the next item; nullopt after the last one or after stop(). Needs a reader
   void release(std::size_t index);     // its buffer may be filled again
   void stop();
 

@@ -161,7 +161,7 @@ Result<LoadReport> load_streaming(const LoadContext& context, const Progress& pr
   std::vector<ReadRows> rows_read(ahead.size());
   std::unique_ptr<ReadAhead> ring;
   if (!ahead.empty()) {
-    ring = TRY(ReadAhead::start(ahead.size(), kReaders, context.pool.threads() + kReadAheadBuffers, buffer_bytes, [&](std::size_t item, std::byte* buffer) -> Result<void> {
+    ring = TRY(ReadAhead::create(ahead.size(), context.pool.threads() + kReadAheadBuffers, buffer_bytes, [&](std::size_t item, std::byte* buffer) -> Result<void> {
       rows_read[item] = TRY(read(chunks[ahead[item]], buffer));
       return {};
     }));
@@ -169,6 +169,12 @@ Result<LoadReport> load_streaming(const LoadContext& context, const Progress& pr
   std::atomic<std::size_t> next{0};
   context.pool.run([&](int worker) {
     auto reported = start;
+    for (int reader = worker; ring && reader < kReaders; reader += context.pool.threads()) {
+      if (auto added = ring->add_reader(); !added) {
+        error.report(0, std::move(added).error());
+        return ring->stop();
+      }
+    }
     while (ring) {
       auto item = ring->take();
       if (!item) break;

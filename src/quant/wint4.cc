@@ -89,12 +89,14 @@ Result<void> import_row(Matrix& m, std::int64_t row, std::size_t tensor, DType d
   if (tensor == 1) {
     const std::size_t width = dtype == DType::kF16 ? 2 : 4;
     if (dtype == DType::kF16 && m.group != 0) {  // the usual case, checked once: finite and positive halves are below infinity as integers
-      constexpr std::int64_t kBlock = 32;
+      constexpr std::int64_t kBlock = 16;
       std::uint16_t most = 0, halves[kBlock] = {};
       float* out = float_scales(m, row) + lane;
       for (std::int64_t first = 0; first < m.groups(); first += kBlock) {
         const std::int64_t n = std::min(kBlock, m.groups() - first);
-        std::memcpy(halves, static_cast<const char*>(in) + first * 2, static_cast<std::size_t>(n) * 2);
+        const char* from = static_cast<const char*>(in) + first * 2;
+        if (n == kBlock) std::memcpy(halves, from, sizeof halves);
+        else std::memcpy(halves, from, static_cast<std::size_t>(n) * 2);
         float block[kBlock];
         for (std::int64_t g = 0; g < kBlock; ++g) {  // fp16_to_float without branches; right where the check below passes
           const float normal = std::bit_cast<float>((std::uint32_t{halves[g]} << 13) + 0x38000000u), subnormal = static_cast<float>(static_cast<int>(halves[g])) * 0x1p-24f;
