@@ -11,7 +11,7 @@ std::int64_t Matrix::bytes() const {
 
 Result<void> begin(Matrix& matrix) {
   if (matrix.group == 0) return {};
-  matrix.wide_scales = TRY(Buffer::map(static_cast<std::size_t>(matrix.panels() * matrix.groups() * kernels::kPanelRows) * sizeof(float)));
+  matrix.wide_scales = TRY(Buffer::heap(static_cast<std::size_t>(matrix.panels() * matrix.groups() * kernels::kPanelRows) * sizeof(float)));
   return {};
 }
 

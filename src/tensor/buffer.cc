@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 
 namespace inflight {
@@ -31,6 +32,18 @@ Result<Buffer> Buffer::map(std::size_t bytes) {
   return buffer;
 }
 
+Result<Buffer> Buffer::heap(std::size_t bytes) {
+  Buffer buffer;
+  if (bytes == 0) return buffer;
+  constexpr std::size_t kAlignment = 64;
+  if (bytes > SIZE_MAX / 2) return fail(Code::kExhausted, "cannot reserve {} bytes of memory", bytes);
+  buffer.base_ = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  if (!buffer.base_) return fail(Code::kExhausted, "cannot reserve {} bytes of memory", bytes);
+  buffer.data_ = static_cast<std::byte*>(std::memset(buffer.base_, 0, bytes));
+  buffer.bytes_ = bytes;
+  return buffer;
+}
+
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
@@ -40,7 +53,8 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 }
 
 Buffer::~Buffer() {
-  if (base_ && mapped_) ::munmap(base_, mapped_);
+  if (mapped_) ::munmap(base_, mapped_);
+  else std::free(base_);
 }
 
 }  // namespace inflight
