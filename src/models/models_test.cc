@@ -92,6 +92,31 @@ TEST_P(EveryModel, expert_parallel_ranks_hold_each_expert_whole_and_once) {
 
 INSTANTIATE_TEST_SUITE_P(Registry, EveryModel, testing::ValuesIn(known_architectures()), [](const auto& test) { return std::string(test.param); });
 
+// The layers that have a router, of eight.
+std::set<int> sparse_layers(std::string_view architecture, const Json& more) {
+  Json config = config_of(architecture);
+  config["num_hidden_layers"] = 8;
+  config.update(more);
+  params::ParamTable table;
+  const auto model = build_model({&config, "config.json"}, {&table, nullptr, [](std::string_view name) { return in_usual_form(name) && !name.ends_with(".bias"); }});
+  EXPECT_TRUE(model) << model.error().message;
+  std::set<int> layers;
+  for (const params::ParamSpec& row : table.rows)
+    if (row.role == params::Role::kRouter) layers.insert(row.scope[std::string_view("model.layers.").size()] - '0');
+  return layers;
+}
+
+// What transformers' configurations and layers say of which layers are sparse.
+TEST(SparseLayers, follow_the_reference_rules) {
+  using testing::ElementsAre;
+  EXPECT_THAT(sparse_layers("Ernie4_5_MoeForCausalLM", {{"moe_layer_start_index", 2}, {"moe_layer_end_index", 5}}), ElementsAre(2, 3, 4, 5));
+  EXPECT_THAT(sparse_layers("Ernie4_5_MoeForCausalLM", {{"moe_layer_start_index", 1}, {"moe_layer_end_index", -1}}), ElementsAre(1, 2, 3, 4, 5, 6, 7));
+  EXPECT_THAT(sparse_layers("Ernie4_5_MoeForCausalLM", {{"moe_layer_start_index", 2}, {"moe_layer_end_index", 6}, {"moe_layer_interval", 2}}), ElementsAre(3, 5));
+  EXPECT_THAT(sparse_layers("Qwen3MoeForCausalLM", {{"decoder_sparse_step", 2}}), ElementsAre(1, 3, 5, 7));
+  EXPECT_THAT(sparse_layers("Qwen3MoeForCausalLM", {{"mlp_only_layers", {0, 3, 7}}}), ElementsAre(1, 2, 4, 5, 6));
+  EXPECT_THAT(sparse_layers("Glm4MoeForCausalLM", {{"first_k_dense_replace", 3}}), ElementsAre(3, 4, 5, 6, 7));
+}
+
 TEST(Windows, follow_the_reference_rule) {
   // A window is off unless use_sliding_window; then layers from max_window_layers on, or those that layer_types names.
   // What the windows do to logits is held by tests/tiny/tiny-qwen2-sliding.
