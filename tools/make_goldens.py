@@ -35,7 +35,7 @@ torch.set_num_threads(2)
 VOCAB = 512
 TESTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests")
 ALL_FORMATS = ("wint8", "wint4", "wint4-g32", "fp8-ocp", "fp8-gaudi", "fp8-block")
-FORMATS = {"tiny-deepseek-v2-lite": ("wint8", "wint4-g32"), "tiny-deepseek-v2": ("wint8", "wint4-g32"), "tiny-qwen2-moe": ("wint8", "wint4-g32"), "tiny-glm4-moe": ("wint8", "wint4-g32"), "tiny-llama-linear": (), "tiny-llama-dynamic": (), "tiny-llama-yarn": (), "tiny-qwen2-sliding": (), "tiny-llama-odd": ("wint8", "wint4-g32")}
+FORMATS = {"tiny-deepseek-v2-lite": ("wint8", "wint4", "wint4-g32"), "tiny-deepseek-v2": ("wint8", "wint4", "wint4-g32"), "tiny-qwen2-moe": ("wint8", "wint4", "wint4-g32"), "tiny-glm4-moe": ("wint8", "wint4", "wint4-g32"), "tiny-llama-linear": (), "tiny-llama-dynamic": (), "tiny-llama-yarn": (), "tiny-qwen2-sliding": (), "tiny-llama-odd": ("wint8", "wint4-g32")}
 PROMPTS = {"tiny-llama-odd": (5, 50)}           # tokens; the others in FORMATS have 5, 40 and 90
 ROPE = {"rope_theta": 10000.0, "rope_type": "default"}
 
