@@ -6,6 +6,15 @@ namespace inflight::loader {
 
 using checkpoint::TensorInfo;
 
+namespace {
+
+// Bytes of one output as it is read: a row of the file, or the slice's inputs of a column.
+std::int64_t output_bytes(const TensorInfo& tensor, const Route& route) {
+  return route.transposed ? (route.slice.col_end - route.slice.col_begin) * dtype_bits(tensor.dtype) / 8 : file_row_bytes(tensor);
+}
+
+}  // namespace
+
 std::int64_t file_columns(const TensorInfo& tensor) {
   if (tensor.shape.size() >= 2) return tensor.shape.back();
   return tensor.shape.empty() ? 1 : tensor.shape[0];
@@ -31,7 +40,7 @@ std::vector<Chunk> cut_chunks(const checkpoint::Checkpoint& checkpoint, const Lo
     }
     const std::int64_t panel = quant::kPanelRows;
     const std::int64_t bytes = route.transposed ? kTransposedTileBytes : chunk_bytes[static_cast<std::size_t>(tensor.shard)];
-    const std::int64_t row = route.transposed ? (route.slice.col_end - route.slice.col_begin) * dtype_bits(tensor.info.dtype) / 8 : file_row_bytes(tensor.info);
+    const std::int64_t row = output_bytes(tensor.info, route);
     const std::int64_t step = std::max<std::int64_t>(bytes / std::max<std::int64_t>(row, 1) / panel * panel, panel);
     for (std::int64_t at = route.slice.row_begin; at < route.slice.row_end;) {
       const std::int64_t local = route.slice.local_row + at - route.slice.row_begin;
@@ -48,7 +57,7 @@ std::int64_t staging_bytes(const checkpoint::Checkpoint& checkpoint, const LoadP
   std::int64_t scales = 0, derived = 0;
   for (const Route& route : plan.routes) {
     const TensorInfo& tensor = checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].info;
-    const std::int64_t row = route.transposed ? (route.slice.col_end - route.slice.col_begin) * dtype_bits(tensor.dtype) / 8 : file_row_bytes(tensor);
+    const std::int64_t row = output_bytes(tensor, route);
     const std::int64_t panel = row * quant::kPanelRows;
     largest = std::max(largest, route.transposed ? std::min(std::max(kTransposedTileBytes, panel), row * (route.slice.row_end - route.slice.row_begin)) + panel : std::min(tensor.bytes(), panel));
     const quant::Slot& slot = plan.params.slots[route.param];

@@ -70,7 +70,10 @@ Result<DecoderConfig> read_decoder_config(const JsonView& config, const DecoderD
   return c;
 }
 
-Result<void> mark_dense_layers(const JsonView& config, std::string_view key, DecoderConfig& decoder) {
+Result<void> read_sparse_layers(const JsonView& config, DecoderConfig& decoder) {
+  constexpr std::string_view key = "mlp_only_layers";
+  const std::int64_t step = config.has("decoder_sparse_step") ? TRY(positive(config, "decoder_sparse_step")) : 1;
+  for (std::int64_t i = 0; i < decoder.layers; ++i) decoder.sparse_layers.push_back((i + 1) % step == 0);
   if (!config.has(key)) return {};
   const Json& list = (*config.object)[std::string(key)];
   if (!list.is_array()) return fail(Code::kCorrupt, "{}: \"{}\" must be a list of layers, not {}", config.where, key, list.dump());
@@ -79,6 +82,13 @@ Result<void> mark_dense_layers(const JsonView& config, std::string_view key, Dec
     const auto index = layer.get<std::int64_t>();
     if (index >= 0 && index < decoder.layers) decoder.sparse_layers[static_cast<std::size_t>(index)] = false;
   }
+  return {};
+}
+
+Result<void> ignore_further_layers(const JsonView& config, const DecoderConfig& decoder, const nn::Declarations& declarations) {
+  const std::int64_t further = std::min<std::int64_t>(TRY(config.integer_or("num_nextn_predict_layers", 0)), 64);
+  for (std::int64_t i = decoder.layers; i < decoder.layers + further; ++i)
+    declarations.table->ignored.push_back({fmt::format("{}.layers.{}.*", decoder.scope, i), "a layer that predicts further tokens; generation here does not use it"});
   return {};
 }
 

@@ -43,8 +43,10 @@ struct DecoderDefaults {
 // `use_sliding_window` (where the family has that key); then the layers that `layer_types` names, or those from `max_window_layers` on.
 Result<DecoderConfig> read_decoder_config(const JsonView& config, const DecoderDefaults& defaults, const nn::Declarations& declarations);
 
-// Marks the layers that a list such as "mlp_only_layers" names as dense.
-Result<void> mark_dense_layers(const JsonView& config, std::string_view key, DecoderConfig& decoder);
+// Qwen's rule of which layers are sparse: layer i unless "mlp_only_layers" names it, where (i + 1) is a multiple of "decoder_sparse_step".
+Result<void> read_sparse_layers(const JsonView& config, DecoderConfig& decoder);
+// Layers past the last, of which "num_nextn_predict_layers" says how many, are ignored by a rule.
+Result<void> ignore_further_layers(const JsonView& config, const DecoderConfig& decoder, const nn::Declarations& declarations);
 // Errors where the sizes of the sparse layers contradict each other.
 Result<void> check_sparse(const JsonView& config, const DecoderConfig& decoder);
 

@@ -66,9 +66,7 @@ Result<std::unique_ptr<Model>> make(const JsonView& config, const nn::Declaratio
     for (std::int64_t i = 0; i < c.layers; ++i) c.sparse_layers.push_back(i >= dense && i % step == 0);
     TRY(check_sparse(config, c));
   }
-  const std::int64_t further = TRY(config.integer_or("num_nextn_predict_layers", 0));
-  for (std::int64_t i = c.layers; i < c.layers + std::min<std::int64_t>(further, 64); ++i)
-    declarations.table->ignored.push_back({fmt::format("{}.layers.{}.*", c.scope, i), "a layer that predicts further tokens; generation here does not use it"});
+  TRY(ignore_further_layers(config, c, declarations));
   return std::make_unique<Decoder>(std::string(family.architecture), std::move(c), declarations);
 }
 

@@ -16,8 +16,7 @@ Result<std::unique_ptr<Model>> make_glm4_moe(const JsonView& config, const nn::D
               .shared_intermediate = intermediate * TRY(config.integer_or("n_shared_experts", 1))};
   for (std::int64_t i = 0; i < c.layers; ++i) c.sparse_layers.push_back(i >= dense);
   TRY(check_sparse(config, c));
-  for (std::int64_t i = 0, extra = TRY(config.integer_or("num_nextn_predict_layers", 0)); i < extra; ++i)
-    declarations.table->ignored.push_back({fmt::format("model.layers.{}.*", c.layers + i), "a layer that predicts further tokens; generation here does not use it"});
+  TRY(ignore_further_layers(config, c, declarations));
   return std::make_unique<Decoder>("Glm4MoeForCausalLM", std::move(c), declarations);
 }
 

@@ -13,9 +13,7 @@ Result<std::unique_ptr<Model>> make_qwen2_moe(const JsonView& config, const nn::
               .shared_intermediate = TRY(positive(config, "shared_expert_intermediate_size")),
               .shared_name = "shared_expert",
               .shared_gate = true};
-  const std::int64_t step = config.has("decoder_sparse_step") ? TRY(positive(config, "decoder_sparse_step")) : 1;
-  for (std::int64_t i = 0; i < c.layers; ++i) c.sparse_layers.push_back((i + 1) % step == 0);
-  TRY(mark_dense_layers(config, "mlp_only_layers", c));
+  TRY(read_sparse_layers(config, c));
   TRY(check_sparse(config, c));
   return std::make_unique<Decoder>("Qwen2MoeForCausalLM", std::move(c), declarations);
 }

@@ -13,10 +13,7 @@ Result<std::unique_ptr<Model>> make_qwen3_moe(const JsonView& config, const nn::
   c.sparse = {.routing = {.experts = TRY(positive(config, count)), .top_k = TRY(positive(config, "num_experts_per_tok")), .renormalize = TRY(config.boolean_or("norm_topk_prob", false))},
               .hidden = c.attention.hidden,
               .intermediate = TRY(positive(config, "moe_intermediate_size"))};
-  // Layer i is sparse unless it is listed as dense, where (i + 1) is a multiple of the step.
-  const std::int64_t step = config.has("decoder_sparse_step") ? TRY(positive(config, "decoder_sparse_step")) : 1;
-  for (std::int64_t i = 0; i < c.layers; ++i) c.sparse_layers.push_back((i + 1) % step == 0);
-  TRY(mark_dense_layers(config, "mlp_only_layers", c));
+  TRY(read_sparse_layers(config, c));
   TRY(check_sparse(config, c));
   return std::make_unique<Decoder>("Qwen3MoeForCausalLM", std::move(c), declarations);
 }
