@@ -1,0 +1,87 @@
+// Checkpoints that other tools have quantized: in which tensors a matrix W [outputs, inputs] lies, and how rows of it are taken apart.
+// A form is one file that fills a StoredForm, and one line in stored_forms.cc. It knows bytes, not how they are read or what becomes of them.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "tensor/dtype.h"
+
+namespace inflight::quant {
+
+struct Format;
+
+// What a code means. kU4: 0..15, zero 8. kU8: 0..255, zero 128. kE4M3: the bits of an OCP FP8 number.
+enum class CodeKind { kU4, kU8, kE4M3 };
+
+// Some rows taken apart, inputs in the order `order` where there is one, else as they are.
+//   kU4, kU8:  w = scale * (code - zero) + offset, each FP32;   kE4M3: w = scale * value(code)
+struct RowParts {
+  CodeKind kind = CodeKind::kU4;
+  int rows = 0;                        // 1..16
+  std::int64_t inputs = 0;
+  std::int64_t group = 0;              // inputs that a scale covers, in order; 0: all of the row
+  std::uint8_t* codes = nullptr;       // [rows][inputs], one a byte
+  float* scales = nullptr;             // [rows][groups]
+  float* offsets = nullptr;            // [rows][groups]; nullptr: none
+  const std::int32_t* order = nullptr; // [inputs]: codes[r][j] belongs to input order[j]
+  std::int64_t groups() const { return group == 0 ? 1 : (inputs + group - 1) / group; }
+};
+
+// What is known of one matrix before its numbers are read: from config.json, and from tensors that say how others are to be read.
+struct FormSettings {
+  CodeKind kind = CodeKind::kU4;
+  int bits = 4;
+  std::int64_t group = 0;          // inputs that a scale covers; 0: all of the row
+  std::int64_t group_rows = 1;     // outputs that a scale covers (128 for block-wise FP8; 0: all of the matrix)
+  bool offsets = false;            // zero points or minima
+  int zero_bias = 0;               // added to a stored zero point (GPTQ's first version stores it less one)
+  bool interleaved = false;        // Paddle: the published byte order
+  DType block = DType::kU8;        // GGUF: the block type
+  std::shared_ptr<const std::vector<std::int32_t>> order;  // inputs sorted by group, where groups are not consecutive inputs
+};
+
+// How a tensor of a form lies along the outputs.
+enum class Reach {
+  kRows,     // a row of the file belongs to `unit` outputs
+  kColumns,  // a row of the file holds all outputs, each element `unit` of them
+  kWhole,    // says something of all outputs
+};
+
+struct FormTensor {
+  std::string suffix;               // the tensor is "<base>.<suffix>"
+  std::vector<DType> dtypes;        // accepted
+  std::vector<std::int64_t> shape;
+  Reach reach = Reach::kRows;
+  std::int64_t unit = 1;
+  bool optional = false;            // read where it exists
+};
+
+// Bytes of one tensor for some outputs. Row `i` of the file, counted from the one that holds output `origin`, begins at data + i * stride.
+struct FormBytes {
+  const std::byte* data = nullptr;  // nullptr: an optional tensor that is not there. No alignment promised
+  std::int64_t stride = 0;
+  std::int64_t origin = 0;          // the first output that the bytes hold; a multiple of `unit`
+  DType dtype = DType::kU8;
+};
+
+struct StoredForm {
+  std::string_view name;            // in messages and tables: "GPTQ"
+  // The tensors of a matrix; the first holds the codes. An error where the sizes do not suit the form.
+  Result<std::vector<FormTensor>> (*tensors)(const FormSettings& settings, std::int64_t outputs, std::int64_t inputs);
+  // Fills `parts` (its arrays are there, kind, rows, inputs, group and order are set) with outputs [first, first + parts.rows) of the matrix [outputs, inputs].
+  // `bytes` is in the order of tensors(). An error says which row and column hold what cannot be.
+  Result<void> (*take_apart)(const FormSettings& settings, std::span<const FormBytes> bytes, std::int64_t first, RowParts& parts);
+};
+
+// out [rows][inputs], inputs in their natural order: the numbers that the parts mean, rounded to FP32 once (fma(scale, code - zero, offset)).
+void dequantize_parts(const RowParts& parts, float* out);
+
+// A format that keeps such parts as they are, or nullptr: then a matrix is FP32.
+const Format* native_format(CodeKind kind, std::int64_t group, bool offsets);
+
+}  // namespace inflight::quant
