@@ -399,9 +399,11 @@ void expand(const ExpandArgs& args) {
       for (int v = 0; v < kPanelVectors; ++v) {
         float* scores = scratch.scores(p) + v * kLanes;
         const int all = seen_by_all(p), end = end_of(p);
+        V lowest = set1(-__builtin_inff());
+        __asm__("" : "+x"(lowest));  // in a register: a masked load of the constant is slow where the mask is off (divisor.inl)
         for (int j = all > 0 ? all : 0; j < end; ++j) {
           const int unseen = j - all + 1 - v * kLanes;
-          store(scores + j * kPanel, select(first(unseen < 0 ? 0 : unseen > kLanes ? kLanes : unseen), set1(-__builtin_inff()), load(scores + j * kPanel)));
+          store(scores + j * kPanel, select(first(unseen < 0 ? 0 : unseen > kLanes ? kLanes : unseen), lowest, load(scores + j * kPanel)));
         }
         const V old_max = load(scratch.max(p) + v * kLanes);
         V new_max = old_max;

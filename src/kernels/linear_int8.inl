@@ -6,6 +6,8 @@
 //   scales  f32   [tokens]
 // one after the other, each starting at a multiple of 64 bytes.
 
+#include "kernels/divisor.inl"
+
 struct Activations {
   std::int64_t token_codes;   // bytes of a token's codes, both planes
   std::int64_t token_sums;    // int32s of a token's sums, both planes
@@ -40,8 +42,7 @@ void quantize_int8(const float* x, std::int64_t ldx, std::int64_t tokens, std::i
     const float scale = largest(most) / 16256.0f;
     std::memcpy(base + layout.scales_at + t * 4, &scale, 4);
 
-    // Dividing by infinity makes every code 0, also where a tiny absmax underflows.
-    const Lanes by = splat(scale == 0 ? __builtin_inff() : scale), bound = splat(16256.0f);
+    const Lanes by = splat(divisor(scale)), bound = splat(16256.0f);
     for (std::int64_t at = 0; at < inputs; at += width) {
       const std::int64_t stop = at + width < inputs ? at + width : inputs;
       Ints high_sum = splat_int(0), low_sum = splat_int(0);

@@ -1,10 +1,8 @@
 // Packing and quantizing weights, for every ISA with a vector vocabulary (dot.h): rows pass in chunks of 16 dwords a row
 // (a dword is what one lane holds of a 64-byte block), then the chunk of all rows is transposed into its lanes.
 
+#include "kernels/divisor.inl"
 #include "kernels/source.inl"
-
-// Dividing by infinity makes every code 0: for absmax 0, and where a tiny absmax underflows.
-LANES_INLINE float divisor(float scale) { return scale == 0 ? __builtin_inff() : scale; }
 
 template <DType kType>
 std::int64_t pack_f32_rows(const SourceRows& source, int lane, float* panel) {

@@ -5,6 +5,8 @@
 //   sums    int32 [groups][R]             -64 * (sum of 128 * high + low of a group), for the 64 in the values
 //   scales  f32   [tokens]
 // one after the other, each starting at a multiple of 64 bytes.
+#include "kernels/divisor.inl"
+
 struct Lut4Activations {
   std::int64_t groups, sums_at, scales_at, bytes;
   Lut4Activations(std::int64_t tokens, std::int64_t inputs) {
@@ -30,8 +32,7 @@ void lut4_quantize_int8(const float* x, std::int64_t ldx, std::int64_t tokens, s
     for (std::int64_t k = 0; k < inputs; k += 16) most = maximum(magnitude(inputs - k >= 16 ? load_lanes(row + k) : load_some(row + k, inputs - k)), most);
     const float scale = largest(most) / 16256.0f;
     std::memcpy(base + layout.scales_at + t * 4, &scale, 4);
-    // Dividing by infinity makes every code 0, also where a tiny absmax underflows.
-    const Lanes by = splat(scale == 0 ? __builtin_inff() : scale), bound = splat(16256.0f);
+    const Lanes by = splat(divisor(scale)), bound = splat(16256.0f);
     for (std::int64_t k = 0; k < inputs; k += 16) {
       const Ints q = quantize_lanes(inputs - k >= 16 ? load_lanes(row + k) : load_some(row + k, inputs - k), by, bound);
       const Ints high = shift_right<7>(add(q, splat_int(64))), low = subtract(q, shift_left<7>(high));

@@ -5,6 +5,8 @@
 // Activations, for tiles of R = kLut4Tokens tokens (fewer in the last one); a tile starts at token t0:
 //   codes   int16 [groups * 2][R][8]   inputs 8b + 0, 2, 4, 6, 1, 3, 5, 7 of a token; zero past K; at t0 * groups * 32 bytes
 //   scales  f32   [tokens]             at the next multiple of 64 bytes
+#include "kernels/divisor.inl"
+
 struct Lut4Activations {
   std::int64_t groups, scales_at, bytes;
   Lut4Activations(std::int64_t tokens, std::int64_t inputs) {
@@ -28,8 +30,7 @@ void lut4_quantize_int8(const float* x, std::int64_t ldx, std::int64_t tokens, s
     for (std::int64_t k = 0; k < inputs; k += 16) most = maximum(magnitude(inputs - k >= 16 ? load_lanes(row + k) : load_some(row + k, inputs - k)), most);
     const float scale = largest(most) / 16256.0f;
     std::memcpy(base + layout.scales_at + t * 4, &scale, 4);
-    // Dividing by infinity makes every code 0, also where a tiny absmax underflows.
-    const Lanes by = splat(scale == 0 ? __builtin_inff() : scale), bound = splat(16256.0f);
+    const Lanes by = splat(divisor(scale)), bound = splat(16256.0f);
     for (std::int64_t k = 0; k < inputs; k += 16) {
       store_pairs(codes, codes + rows * 16, quantize_lanes(inputs - k >= 16 ? load_lanes(row + k) : load_some(row + k, inputs - k), by, bound));
       codes += rows * 32;
