@@ -8,8 +8,12 @@ using checkpoint::TensorInfo;
 
 namespace {
 
+// The codes of a route whose matrix is in a stored form.
+const quant::FormTensor& codes_of(const LoadPlan& plan, const Route& route) { return plan.forms[static_cast<std::size_t>(route.form)].tensors[0]; }
+
 // Bytes of one output as it is read: a row of the file, or the slice's inputs of a column.
-std::int64_t output_bytes(const TensorInfo& tensor, const Route& route) {
+std::int64_t output_bytes(const LoadPlan& plan, const TensorInfo& tensor, const Route& route) {
+  if (route.form >= 0) return std::max<std::int64_t>(tensor.bytes() / std::max<std::int64_t>(plan.forms[static_cast<std::size_t>(route.form)].outputs, 1), 1);
   return route.transposed ? (route.slice.col_end - route.slice.col_begin) * dtype_bits(tensor.dtype) / 8 : file_row_bytes(tensor);
 }
 
@@ -20,9 +24,12 @@ std::int64_t file_columns(const TensorInfo& tensor) {
   return tensor.shape.empty() ? 1 : tensor.shape[0];
 }
 
-std::int64_t file_row_bytes(const TensorInfo& tensor) { return file_columns(tensor) * dtype_bits(tensor.dtype) / 8; }
+std::int64_t file_row_bytes(const TensorInfo& tensor) { return row_bytes(tensor.dtype, file_columns(tensor)); }
 
-std::int64_t chunk_buffer_bytes(const TensorInfo& tensor, const Route& route, const Chunk& chunk) {
+bool in_tiles(const LoadPlan& plan, const Route& route) { return route.transposed || (route.form >= 0 && codes_of(plan, route).reach == quant::Reach::kColumns); }
+
+std::int64_t chunk_buffer_bytes(const LoadPlan& plan, const TensorInfo& tensor, const Route& route, const Chunk& chunk) {
+  if (route.form >= 0) return form_bytes(tensor, codes_of(plan, route), chunk.row, chunk.rows);
   if (!route.transposed) return (route.matrix ? chunk.rows : 1) * file_row_bytes(tensor);
   // The tile as it lies in the file, and one panel of it with inputs along the rows.
   const std::int64_t inputs = route.slice.col_end - route.slice.col_begin;
@@ -39,12 +46,13 @@ std::vector<Chunk> cut_chunks(const checkpoint::Checkpoint& checkpoint, const Lo
       continue;
     }
     const std::int64_t panel = quant::kPanelRows;
-    const std::int64_t bytes = route.transposed ? kTransposedTileBytes : chunk_bytes[static_cast<std::size_t>(tensor.shard)];
-    const std::int64_t row = output_bytes(tensor.info, route);
+    const std::int64_t bytes = in_tiles(plan, route) ? kTransposedTileBytes : chunk_bytes[static_cast<std::size_t>(tensor.shard)];
+    const std::int64_t row = output_bytes(plan, tensor.info, route);
     const std::int64_t step = std::max<std::int64_t>(bytes / std::max<std::int64_t>(row, 1) / panel * panel, panel);
     for (std::int64_t at = route.slice.row_begin; at < route.slice.row_end;) {
-      const std::int64_t local = route.slice.local_row + at - route.slice.row_begin;
-      const std::int64_t rows = std::min(step - local % panel, route.slice.row_end - at);  // later chunks start on a panel
+      // Later chunks start on a panel; those of stored forms on the tensor's own multiples of 16, since some forms interleave neighbours.
+      const std::int64_t place = route.form >= 0 ? at : route.slice.local_row + at - route.slice.row_begin;
+      const std::int64_t rows = std::min(step - place % panel, route.slice.row_end - at);
       chunks.push_back({r, at, rows});
       at += rows;
     }
@@ -54,17 +62,18 @@ std::vector<Chunk> cut_chunks(const checkpoint::Checkpoint& checkpoint, const Lo
 
 std::int64_t staging_bytes(const checkpoint::Checkpoint& checkpoint, const LoadPlan& plan, int threads) {
   std::int64_t largest = kDirectChunkBytes;
-  std::int64_t scales = 0, derived = 0;
+  std::int64_t scales = 0, derived = 0, forms = 0;
   for (const Route& route : plan.routes) {
     const TensorInfo& tensor = checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].info;
-    const std::int64_t row = output_bytes(tensor, route);
+    const std::int64_t row = output_bytes(plan, tensor, route);
     const std::int64_t panel = row * quant::kPanelRows;
-    largest = std::max(largest, route.transposed ? std::min(std::max(kTransposedTileBytes, panel), row * (route.slice.row_end - route.slice.row_begin)) + panel : std::min(tensor.bytes(), panel));
+    if (route.form >= 0) forms = std::max(forms, form_scratch_bytes(plan.forms[static_cast<std::size_t>(route.form)]));
+    largest = std::max(largest, in_tiles(plan, route) ? std::min(std::max(kTransposedTileBytes, panel), row * (route.slice.row_end - route.slice.row_begin)) + panel : std::min(tensor.bytes(), panel));
     const quant::Slot& slot = plan.params.slots[route.param];
     if (slot.format && slot.format->group != 0) scales = std::max(scales, slot.bytes.scales * 2);
   }
   for (const std::int64_t bytes : plan.derive_bytes) derived = std::max(derived, bytes);
-  return (threads + kReadAheadBuffers) * (largest + 8192) + threads * derived + (threads + 1) * scales;  // threads may each be in another parameter, and one is just finished
+  return (threads + kReadAheadBuffers) * (largest + 8192) + threads * (derived + forms) + (threads + 1) * scales;  // threads may each be in another parameter, and one is just finished
 }
 
 }  // namespace inflight::loader
