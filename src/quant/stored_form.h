@@ -32,6 +32,9 @@ struct RowParts {
   std::int64_t groups() const { return group == 0 ? 1 : (inputs + group - 1) / group; }
 };
 
+// Inputs sorted by group, where the groups of a matrix are not consecutive inputs; nullptr: they are.
+using InputOrder = std::shared_ptr<const std::vector<std::int32_t>>;
+
 // What is known of one matrix before its numbers are read: from config.json, and from tensors that say how others are to be read.
 struct FormSettings {
   CodeKind kind = CodeKind::kU4;
@@ -41,8 +44,10 @@ struct FormSettings {
   bool offsets = false;            // zero points or minima
   int zero_bias = 0;               // added to a stored zero point (GPTQ's first version stores it less one)
   bool interleaved = false;        // Paddle: the published byte order
+  bool packed = true;              // compressed-tensors: codes lie in 32-bit words, not one a byte
+  bool ordered = false;            // a tensor that sorts inputs into groups must be there
   DType block = DType::kU8;        // GGUF: the block type
-  std::shared_ptr<const std::vector<std::int32_t>> order;  // inputs sorted by group, where groups are not consecutive inputs
+  InputOrder order;
 };
 
 // How a tensor of a form lies along the outputs.
