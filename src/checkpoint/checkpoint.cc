@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "checkpoint/gguf_model.h"
 #include "checkpoint/json_events.h"
 #include "checkpoint/weight_files.h"
 
@@ -41,27 +42,43 @@ Result<void> check_against_index(const WeightIndex& index, const std::vector<Inp
 
 }  // namespace
 
-Result<Checkpoint> Checkpoint::open(const std::string& folder) {
-  Checkpoint checkpoint;
-  checkpoint.folder_ = folder;
-  checkpoint.config_path_ = folder + "/config.json";
-  const WeightFiles files = TRY(find_weight_files(folder));
-  if (!is_regular_file(checkpoint.config_path_))
-    return fail(Code::kNotFound, "\"{}\" has weights but no config.json, which says what model they are; incomplete download?", folder);
-  checkpoint.config_ = TRY(read_json_object(checkpoint.config_path_));
+Result<void> Checkpoint::open_folder() {
+  config_path_ = folder_ + "/config.json";
+  const WeightFiles files = TRY(find_weight_files(folder_));
+  if (!is_regular_file(config_path_))
+    return fail(Code::kNotFound, "\"{}\" has weights but no config.json, which says what model they are; incomplete download?", folder_);
+  config_ = TRY(read_json_object(config_path_));
 
   for (const std::string& path : files.paths) {
     InputFile file = TRY(InputFile::open(path));
     SafetensorsHeader header = TRY(read_header(file));
-    const int shard = static_cast<int>(checkpoint.shards_.size());
-    const std::int64_t bytes = file.size() - header.data_begin;
-    if (bytes > INT64_MAX - checkpoint.data_bytes_) return fail(Code::kCorrupt, "{}: the files together are beyond 2^63 bytes", path);
-    checkpoint.data_bytes_ += bytes;
-    for (TensorInfo& info : header.tensors) checkpoint.tensors_.push_back({std::move(info), shard});
-    checkpoint.shards_.push_back(std::move(file));
+    const int shard = static_cast<int>(shards_.size());
+    for (TensorInfo& info : header.tensors) tensors_.push_back({std::move(info), shard});
+    shards_.push_back(std::move(file));
   }
-  if (files.index) TRY(check_against_index(*files.index, checkpoint.shards_, checkpoint.tensors_));
-  if (checkpoint.tensors_.empty()) return fail(Code::kCorrupt, "\"{}\" holds no tensors", files.paths.front());
+  if (files.index) TRY(check_against_index(*files.index, shards_, tensors_));
+  return {};
+}
+
+Result<void> Checkpoint::open_gguf_file() {
+  config_path_ = folder_;
+  GgufModel model = TRY(open_gguf(folder_));
+  config_ = std::move(model.config);
+  generation_config_ = std::move(model.generation_config);
+  shards_ = std::move(model.shards);
+  tensors_.reserve(model.tensors.size());
+  for (GgufTensor& tensor : model.tensors) tensors_.push_back({std::move(tensor.info), tensor.shard});
+  return {};
+}
+
+Result<Checkpoint> Checkpoint::open(const std::string& folder) {
+  Checkpoint checkpoint;
+  checkpoint.folder_ = folder;
+  TRY(is_gguf_path(folder) && !is_directory(folder) ? checkpoint.open_gguf_file() : checkpoint.open_folder());
+  if (checkpoint.tensors_.empty()) return fail(Code::kCorrupt, "\"{}\" holds no tensors", checkpoint.shards_.front().path());
+  for (const Tensor& tensor : checkpoint.tensors_)
+    if (__builtin_add_overflow(checkpoint.data_bytes_, tensor.info.bytes(), &checkpoint.data_bytes_))
+      return fail(Code::kCorrupt, "{}: the files together are beyond 2^63 bytes", folder);
 
   checkpoint.by_name_.resize(checkpoint.tensors_.size());
   for (std::size_t i = 0; i < checkpoint.by_name_.size(); ++i) checkpoint.by_name_[i] = static_cast<int>(i);
@@ -76,6 +93,7 @@ const Tensor* Checkpoint::find(std::string_view name) const {
 }
 
 Result<std::optional<Json>> Checkpoint::generation_config() const {
+  if (config_path_ == folder_) return generation_config_;
   const std::string path = folder_ + "/generation_config.json";
   std::error_code error;
   if (!std::filesystem::exists(std::filesystem::symlink_status(path, error))) return std::nullopt;

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/file.h"
+#include "checkpoint/gguf_model.h"
 #include "checkpoint/weight_files.h"
 
 namespace inflight::checkpoint {
@@ -74,17 +75,19 @@ Result<std::string> find_snapshot(const std::string& name) {
 }  // namespace
 
 Result<std::string> resolve_model_folder(const std::string& name) {
-  if (name.empty()) return fail(Code::kInvalidArgument, "no model given; give a checkpoint folder or a hub id such as Qwen/Qwen3-0.6B");
+  if (name.empty()) return fail(Code::kInvalidArgument, "no model given; give a checkpoint folder, a .gguf file, or a hub id such as Qwen/Qwen3-0.6B");
   if (is_directory(name)) return name;
   std::error_code error;
+  if (is_gguf_path(name)) {
+    if (is_regular_file(name)) return name;
+    return fail(Code::kNotFound, "\"{}\" does not exist or is not a regular file", name);
+  }
   if (fs::exists(name, error)) {
     const std::string parent = fs::path(name).parent_path().string();
-    if (name.ends_with(".gguf"))
-      return fail(Code::kInvalidArgument, "\"{}\" is a GGUF file; give the folder of the original .safetensors checkpoint instead", name);
     if (name.ends_with(".safetensors") || name.ends_with(".json"))
       return fail(Code::kInvalidArgument, "\"{}\" is a single file; give its folder, which holds config.json and all weights: {}", name,
                   parent.empty() ? "." : parent);
-    return fail(Code::kInvalidArgument, "\"{}\" is not a folder; give a checkpoint folder or a hub id such as Qwen/Qwen3-0.6B", name);
+    return fail(Code::kInvalidArgument, "\"{}\" is not a folder; give a checkpoint folder, a .gguf file, or a hub id such as Qwen/Qwen3-0.6B", name);
   }
   const std::size_t slash = name.find('/');
   if (slash != std::string::npos && is_hub_word(std::string_view(name).substr(0, slash)) && is_hub_word(std::string_view(name).substr(slash + 1)))

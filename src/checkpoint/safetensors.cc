@@ -34,7 +34,7 @@ std::string_view foreign_hint(std::string_view bytes) {
     return "; it is a web page (HTML or XML) saved under this name, likely an error or login page: download the file again";
   if (text != std::string_view::npos && bytes[text] == '{')
     return "; it is a JSON text, likely an error message saved under this name: download the file again";
-  if (bytes.starts_with("GGUF")) return "; it is a GGUF file: point at a folder with the original .safetensors checkpoint instead";
+  if (bytes.starts_with("GGUF")) return "; it is a GGUF file: give it a name that ends in .gguf, and give that as the model";
   if (bytes.starts_with("PK") || bytes.starts_with("\x80\x02") || bytes.starts_with("\x80\x04"))
     return "; it is a PyTorch pickle or zip archive: use the .safetensors files of the same model";
   return "";

@@ -37,6 +37,9 @@ std::unexpected<Error> no_weights(const std::string& folder) {
     return fail(Code::kNotFound, "\"{}\" has {}, but neither {} that says which belong to the model nor {}; incomplete download?", folder, name_list(shards, 8),
                 kIndexName, kSingleName);
   }
+  const auto gguf = std::ranges::find_if(*listed, [](const std::string& name) { return name.ends_with(".gguf"); });
+  if (gguf != listed->end())
+    return fail(Code::kUnsupported, "\"{}\" holds weights as GGUF ({}); give the file itself: \"{}/{}\"", folder, name_list(foreign, 8), folder, *gguf);
   if (!foreign.empty()) {
     return fail(Code::kUnsupported,
                 "\"{}\" holds weights only in forms that are not read: {}; {}. Most models are also published as safetensors, else save it once with "

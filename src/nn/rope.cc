@@ -20,6 +20,19 @@ std::vector<float> base_frequencies(double theta, std::int64_t dim) {
 // 0.1 * mscale * ln(factor) + 1: YaRN's attention temperature.
 double yarn_mscale(double factor, double mscale) { return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0; }
 
+// Each frequency by a number of its own (a GGUF file's rope_freqs).
+Result<void> divide_by_factors(const JsonView& scaling, std::vector<float>& inverse) {
+  const auto list = scaling.object->find("factors");
+  if (list == scaling.object->end() || !list->is_array() || list->size() != inverse.size())
+    return fail(Code::kCorrupt, "{}: \"factors\" must be a list of {} numbers, one for each pair that is rotated", scaling.where, inverse.size());
+  for (std::size_t i = 0; i < inverse.size(); ++i) {
+    const Json& factor = (*list)[i];
+    if (!factor.is_number() || !(factor.get<float>() > 0)) return fail(Code::kCorrupt, "{}: factors[{}] is {}; a number above 0 is needed", scaling.where, i, factor.dump());
+    inverse[i] /= factor.get<float>();
+  }
+  return {};
+}
+
 // The keys that each type reads; anything else is refused rather than ignored.
 std::vector<std::string_view> keys_of(std::string_view type) {
   std::vector<std::string_view> keys = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
@@ -27,6 +40,7 @@ std::vector<std::string_view> keys_of(std::string_view type) {
   if (type == "linear") add({"factor"});
   if (type == "dynamic") add({"factor", "original_max_position_embeddings"});
   if (type == "llama3") add({"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"});
+  if (type == "factors") add({"factors"});
   if (type == "yarn") add({"factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate", "finetuned"});
   return keys;
 }
@@ -47,7 +61,7 @@ Result<Rope> Rope::parse(const JsonView& config, std::int64_t head_dim, const Ro
   if (!(rope.theta_ > 0)) return fail(Code::kCorrupt, "{}: rope_theta {} must be above 0", config.where, rope.theta_);
   rope.type_ = TRY(scaling.string_or("rope_type", TRY(scaling.string_or("type", "default"))));
 
-  constexpr std::array<std::string_view, 5> kTypes = {"default", "linear", "dynamic", "yarn", "llama3"};
+  constexpr std::array<std::string_view, 6> kTypes = {"default", "linear", "dynamic", "yarn", "llama3", "factors"};
   if (std::ranges::find(kTypes, rope.type_) == kTypes.end())
     return fail(Code::kUnsupported, "{}: rope_type \"{}\" is not supported; {}", scaling.where, rope.type_, known_names_hint(rope.type_, kTypes));
   const auto known = keys_of(rope.type_);
@@ -63,6 +77,10 @@ Result<Rope> Rope::parse(const JsonView& config, std::int64_t head_dim, const Ro
   const std::int64_t dim = rope.rotary_dim_;
   rope.inverse_ = base_frequencies(rope.theta_, dim);
   if (rope.type_ == "default") return rope;
+  if (rope.type_ == "factors") {
+    TRY(divide_by_factors(scaling, rope.inverse_));
+    return rope;
+  }
 
   // At top level it wins; without it the maximum itself is the length the model was trained at.
   const std::int64_t original = TRY(config.integer_or("original_max_position_embeddings", TRY(scaling.integer_or("original_max_position_embeddings", max_positions))));

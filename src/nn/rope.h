@@ -1,5 +1,6 @@
 // Rotary position embedding: frequencies of the default, linear, dynamic, yarn and llama3 types, as transformers'
-// modeling_rope_utils computes them (FP32 throughout, so that angles agree at large positions).
+// modeling_rope_utils computes them (FP32 throughout, so that angles agree at large positions); and of the type "factors", which divides each
+// default frequency by a number of its own.
 #pragma once
 #include <cstdint>
 #include <string>
