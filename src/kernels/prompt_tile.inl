@@ -97,6 +97,26 @@ template <int kBits, int kZeroPoint, int kPanels, bool kGroups>
     }
   };
   const auto add_quads = [&](std::int64_t quads) __attribute__((always_inline)) {
+    constexpr std::int64_t kShort = kShortQuads<kBits, kZeroPoint>;
+    if constexpr (kShort > 1) {
+      for (; quads > 0; quads -= kShort) {
+        ShortSums parts[kGroupedTokens][kPanels] = {};
+        const std::int64_t run = quads < kShort ? quads : kShort;
+        for (std::int64_t i = 0; i < run; ++i) {
+          Codes<kBits> q[kPanels];
+          for (int p = 0; p < kPanels; ++p) q[p] = load_quad<kBits>(codes + p * panel_bytes);
+          for (int t = 0; t < kGroupedTokens; ++t) {
+            const Activation<kBits> value = splat_activation<kBits>(x + t * 4);
+            for (int p = 0; p < kPanels; ++p) parts[t][p] = short_dot(parts[t][p], q[p], value);
+          }
+          codes += 64;
+          x += kGroupedTokens * 4;
+        }
+        for (int t = 0; t < kGroupedTokens; ++t)
+          for (int p = 0; p < kPanels; ++p) sums[t][p] = add_short(sums[t][p], parts[t][p]);
+      }
+      return;
+    }
     for (std::int64_t i = 0; i < quads; ++i) {
       add_quad(codes, x);
       codes += 64;

@@ -89,6 +89,9 @@ LANES_INLINE __m512i splat_activation(const std::int8_t* x) {
   std::memcpy(&quad, x, sizeof quad);
   return _mm512_set1_epi32(quad);
 }
+template <int kBits, int kZeroPoint>
+constexpr int kShortQuads = 1;
+using ShortSums = Ints;
 template <int kBits>
 LANES_INLINE Ints dot(Ints sum, __m512i codes, __m512i x) {
   return _mm512_dpbusd_epi32(sum, codes, x);
