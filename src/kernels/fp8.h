@@ -12,7 +12,8 @@ namespace inflight::kernels {
 //   e4m3  [panels][ceil(K/4)][4 quads of rows][2][4 rows][2]   byte (k, r) of a panel at e4m3_place(k, r); 0 past K and in rows past N
 // Eight bytes hold two inputs of four rows: one byte shuffle for the high and one for the low halves of their BF16 numbers, interleaved, are the
 // pairs [16 rows][2] that BF16 dot instructions take. No code is NaN.
-// scales f32, per channel [panels][16] or per group [panels][groups][16], group % 4 == 0; never FP16. The scale of a block of rows stands in each of them.
+// scales f32, per channel [panels][16] or per group [panels][groups][16], group a multiple of 16 up to kMostFp8Group; never FP16. The scale of a block of rows stands in each of them.
+inline constexpr std::int64_t kMostFp8Group = 256;
 constexpr std::int64_t e4m3_panel_bytes(std::int64_t inputs) { return (inputs + 3) / 4 * 64; }
 constexpr std::int64_t e4m3_place(std::int64_t k, std::int64_t row) { return k / 4 * 64 + row / 4 * 16 + k % 4 / 2 * 8 + row % 4 * 2 + k % 2; }
 

@@ -193,6 +193,7 @@ struct RooflineKernels {
 // isa/<name>/table.cc defines `table_<name>`; a stronger ISA may point at a weaker one's sub-table.
 struct Lut4Kernels;
 struct LatentKernels;
+struct Fp8Kernels;
 struct Kernels {
   const char* isa;
   const LoadKernels* load;
@@ -201,6 +202,7 @@ struct Kernels {
   const RooflineKernels* roofline;
   const Lut4Kernels* lut4;      // kernels/lut4.h
   const LatentKernels* latent;  // kernels/latent.h
+  const Fp8Kernels* fp8;        // kernels/fp8.h
 };
 
 }  // namespace inflight::kernels

@@ -21,7 +21,7 @@ using kernels::kPanelRows;
 using kernels::SourceRows;
 
 // How codes lie in a packed panel (kernels.h); the products are chosen by it.
-enum class Codes { kF32, kBf16, kU8, kU4, kLut4 };
+enum class Codes { kF32, kBf16, kU8, kU4, kLut4, kE4M3 };
 
 // A tensor that a converted folder holds for one piece of a parameter, besides or instead of "<base>.weight".
 struct StoredTensor {
