@@ -8,6 +8,8 @@
 namespace inflight::nn {
 namespace {
 
+constexpr std::int64_t kTokenGrain = 16;  // tokens that a worker routes and converts at a time; int8 activation tiles ask for multiples of 16
+
 using params::ParamSpec;
 using params::Role;
 using params::Split;
@@ -60,96 +62,71 @@ SparseMlp::SparseMlp(const Scope& scope, const SparseMlpSizes& c, std::int64_t l
 }
 
 void SparseMlp::operator()(const Pass& pass, const float* x, std::int64_t ldx, float* y, std::int64_t ldy) const {
-  Runtime& rt = pass.runtime;
-  const auto clear = [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t t = begin; t < end; ++t) std::fill_n(y + t * ldy, sizes_.hidden, 0.0f);
-  };
-  if (shared_) {
-    (*shared_)(pass, x, ldx, y, ldy);
-    if (shared_gate_ >= 0) {
-      const quant::Matrix& gate = store_->matrix(static_cast<std::size_t>(shared_gate_));
-      const std::int64_t ldg = padded(1);
-      float* open = rt.workspace.floats(pass.tokens * ldg);
-      quant::apply(gate, quant::Arithmetic::kFp32, *rt.kernels, *rt.pool, x, ldx, pass.tokens, open, ldg, nullptr);
-      rt.pool->parallel_for(pass.tokens, 4, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t t = begin; t < end; ++t) {
-          const float factor = 1 / (1 + std::exp(-open[t * ldg]));
-          for (std::int64_t i = 0; i < sizes_.hidden; ++i) y[t * ldy + i] *= factor;
-        }
-      });
-    }
-  } else {
-    rt.pool->parallel_for(pass.tokens, 16, clear);
-  }
+  if (shared_) (*shared_)(pass, x, ldx, y, ldy);
   // Tokens of either arithmetic are sorted by expert among themselves.
-  if (pass.decode > 0) run_experts(rt, true, pass.decode, x, ldx, y, ldy);
-  if (pass.tokens > pass.decode) run_experts(rt, false, pass.tokens - pass.decode, x + pass.decode * ldx, ldx, y + pass.decode * ldy, ldy);
+  if (pass.decode > 0) run_experts(pass.runtime, true, pass.decode, x, ldx, y, ldy);
+  if (pass.tokens > pass.decode) run_experts(pass.runtime, false, pass.tokens - pass.decode, x + pass.decode * ldx, ldx, y + pass.decode * ldy, ldy);
 }
 
 void SparseMlp::run_experts(Runtime& rt, bool decode, std::int64_t tokens, const float* x, std::int64_t ldx, float* y, std::int64_t ldy) const {
   const Routing& routing = sizes_.routing;
-  const std::int64_t experts = routing.experts, top_k = routing.top_k, slots = tokens * top_k, hidden = sizes_.hidden, intermediate = sizes_.intermediate;
+  const std::int64_t experts = routing.experts, top_k = routing.top_k, rows = tokens * top_k;
+  const auto up_gate = [&](std::int64_t e) { return &store_->matrix(up_gate_[static_cast<std::size_t>(e)]); };
+  const auto down = [&](std::int64_t e) { return &store_->matrix(down_[static_cast<std::size_t>(e)]); };
+  const auto integers = [&](std::int64_t n) { return reinterpret_cast<std::int32_t*>(rt.workspace.floats(n)); };
+  const auto product = [&](const quant::Matrix& w, std::int64_t begin, std::int64_t end, float* out, std::int64_t stride) {
+    quant::multiply_panels(w, quant::Arithmetic::kFp32, *rt.kernels, x + begin * ldx, ldx, end - begin, 0, w.panels(), out + begin * stride, stride, nullptr);
+  };
+
   const quant::Matrix& router = store_->matrix(router_);
   const float* bias = bias_ >= 0 ? store_->vector(static_cast<std::size_t>(bias_)) : nullptr;
-  const kernels::VectorKernels& vector = *rt.kernels->vector;
-  const auto integers = [&](std::int64_t n) { return reinterpret_cast<std::int32_t*>(rt.workspace.floats(n)); };
-
-  const std::int64_t ldl = padded(experts);
+  const quant::ExpertArithmetic arithmetic{.kernels = rt.kernels, .compute = rt.compute, .decode = decode, .like = up_gate(0)};
+  const std::int64_t ldl = padded(experts), ldg = padded(1);
   float* logits = rt.workspace.floats(tokens * ldl);
-  quant::apply(router, quant::Arithmetic::kFp32, *rt.kernels, *rt.pool, x, ldx, tokens, logits, ldl, nullptr);
-  std::int32_t* chosen = integers(slots);
-  float* weights = rt.workspace.floats(slots);
+  float* open = rt.workspace.floats(tokens * ldg);
+  std::int32_t* chosen = integers(rows);
+  float* weights = rt.workspace.floats(rows);
   float* scratch = rt.workspace.floats(2 * experts * rt.pool->threads());
-  rt.pool->parallel_for(tokens, 16, [&](int worker, std::int64_t begin, std::int64_t end) {
-    for (std::int64_t t = begin; t < end; ++t) route(routing, logits + t * ldl, bias, chosen + t * top_k, weights + t * top_k, scratch + worker * 2 * experts);
+  std::byte* converted = rt.workspace.bytes(arithmetic.converted_bytes(tokens));
+  // A region of tokens where every worker gets some; few tokens share the router's panels.
+  const bool by_tokens = tokens >= kTokenGrain * rt.pool->threads();
+  if (!by_tokens) quant::apply(router, quant::Arithmetic::kFp32, *rt.kernels, *rt.pool, x, ldx, tokens, logits, ldl, nullptr);
+  rt.pool->parallel_for(tokens, kTokenGrain, [&](int worker, std::int64_t begin, std::int64_t end) {
+    if (by_tokens) product(router, begin, end, logits, ldl);
+    if (shared_gate_ >= 0) product(store_->matrix(static_cast<std::size_t>(shared_gate_)), begin, end, open, ldg);
+    for (std::int64_t t = begin; t < end; ++t) {
+      route(routing, logits + t * ldl, bias, chosen + t * top_k, weights + t * top_k, scratch + worker * 2 * experts);
+      if (!shared_) std::fill_n(y + t * ldy, sizes_.hidden, 0.0f);
+      if (shared_gate_ < 0) continue;
+      const float factor = 1 / (1 + std::exp(-open[t * ldg]));
+      for (std::int64_t i = 0; i < sizes_.hidden; ++i) y[t * ldy + i] *= factor;
+    }
+    arithmetic.convert(x, ldx, tokens, begin, end, converted);
   });
 
   // Counting sort: the rows of an expert lie together, in token order.
   std::int32_t* first = integers(experts + 1);
-  std::int32_t* row_of = integers(slots);    // of (token, choice)
-  std::int32_t* token_of = integers(slots);  // of a row
   std::fill_n(first, experts + 1, 0);
-  for (std::int64_t s = 0; s < slots; ++s) ++first[chosen[s] + 1];
+  for (std::int64_t s = 0; s < rows; ++s) ++first[chosen[s] + 1];
   if (rt.expert_tokens)
     for (std::int64_t e = 0; e < experts; ++e) (*rt.expert_tokens)[static_cast<std::size_t>(layer_)][static_cast<std::size_t>(e)] += first[e + 1];
   for (std::int64_t e = 0; e < experts; ++e) first[e + 1] += first[e];
   std::int32_t* filled = integers(experts);
+  std::int32_t* token_of = integers(rows);
+  float* weight_of = rt.workspace.floats(rows);
   std::copy_n(first, experts, filled);
-  for (std::int64_t s = 0; s < slots; ++s) {
-    row_of[s] = filled[chosen[s]]++;
-    token_of[row_of[s]] = static_cast<std::int32_t>(s / top_k);
+  for (std::int64_t s = 0; s < rows; ++s) {
+    const std::int32_t row = filled[chosen[s]]++;
+    token_of[row] = static_cast<std::int32_t>(s / top_k);
+    weight_of[row] = weights[s];
   }
-  auto* up_gates = reinterpret_cast<quant::ExpertRows*>(rt.workspace.bytes(static_cast<std::size_t>(std::min(experts, slots)) * sizeof(quant::ExpertRows)));
-  auto* downs = reinterpret_cast<quant::ExpertRows*>(rt.workspace.bytes(static_cast<std::size_t>(std::min(experts, slots)) * sizeof(quant::ExpertRows)));
-  std::size_t groups = 0;
-  for (std::int64_t e = 0; e < experts; ++e) {
-    if (first[e + 1] == first[e]) continue;
-    up_gates[groups] = {&store_->matrix(up_gate_[static_cast<std::size_t>(e)]), first[e], first[e + 1] - first[e]};
-    downs[groups++] = {&store_->matrix(down_[static_cast<std::size_t>(e)]), first[e], first[e + 1] - first[e]};
-  }
-
-  float* gathered = rt.workspace.floats(slots * hidden);
-  rt.pool->parallel_for(slots, 16, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t r = begin; r < end; ++r) std::copy_n(x + token_of[r] * ldx, hidden, gathered + r * hidden);
-  });
-  const auto product = [&](const quant::ExpertRows* rows, const float* in, std::int64_t ldin, float* out, std::int64_t ldout) {
-    const quant::Format& format = *rows[0].w->format;
-    const auto arithmetic = decode ? rt.compute.decode(format) : rt.compute.prefill(format);
-    std::byte* converted = rt.workspace.bytes(quant::apply_experts_scratch({rows, groups}, arithmetic, *rt.kernels));
-    quant::apply_experts({rows, groups}, arithmetic, *rt.kernels, *rt.pool, in, ldin, out, ldout, converted);
-  };
-  const std::int64_t ldu = padded(2 * intermediate), ldd = padded(hidden);
-  float* up_gate = rt.workspace.floats(slots * ldu);  // [rows, gate | up]
-  product(up_gates, gathered, hidden, up_gate, ldu);
-  rt.pool->parallel_for(slots, 16, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t r = begin; r < end; ++r) vector.silu_mul(up_gate + r * ldu, up_gate + r * ldu + intermediate, intermediate, up_gate + r * ldu);
-  });
-  float* down = rt.workspace.floats(slots * ldd);
-  product(downs, up_gate, ldu, down, ldd);
-  rt.pool->parallel_for(tokens, 8, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t t = begin; t < end; ++t)
-      for (std::int64_t k = 0; k < top_k; ++k) vector.add_scaled(y + t * ldy, down + row_of[t * top_k + k] * ldd, weights[t * top_k + k], hidden);
-  });
+  auto* groups = reinterpret_cast<quant::ExpertRows*>(rt.workspace.bytes(static_cast<std::size_t>(std::min(experts, rows) + rows / quant::kMostGroupRows) * sizeof(quant::ExpertRows)));
+  std::size_t count = 0;
+  for (std::int64_t e = 0; e < experts; ++e)
+    for (std::int64_t row = first[e]; row < first[e + 1]; row += quant::kMostGroupRows)
+      groups[count++] = {up_gate(e), down(e), row, std::min<std::int64_t>(first[e + 1] - row, quant::kMostGroupRows)};
+  const quant::Routed routed{.x = x, .ldx = ldx, .tokens = tokens, .token_of = token_of, .weight_of = weight_of, .y = y, .ldy = ldy};
+  quant::apply_experts({groups, count}, arithmetic, routed, converted, *rt.pool, [&rt](std::size_t bytes) { return rt.workspace.bytes(bytes); });
 }
 
 }  // namespace inflight::nn

@@ -1,6 +1,7 @@
-// Products of many small matrices at once: the experts of a layer, each with the tokens that were routed to it.
+// The experts of a layer at once, each with the tokens that were routed to it: y += weight * down(silu(gate(x)) * up(x)).
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "base/thread_pool.h"
@@ -8,19 +9,45 @@
 
 namespace inflight::quant {
 
-// Rows [first, first + count) of x go through w.
+// At most so many rows a group: what a worker keeps of them stays in its second-level cache. An expert with more rows has several groups.
+inline constexpr std::int64_t kMostGroupRows = 256;
+
+// Routed rows [first, first + count) go through one expert.
 struct ExpertRows {
-  const Matrix* w = nullptr;
+  const Matrix* up_gate = nullptr;  // [2 * intermediate, hidden]: gate, then up
+  const Matrix* down = nullptr;     // [hidden, intermediate]
   std::int64_t first = 0;
-  std::int64_t count = 0;
+  std::int64_t count = 0;           // 1 to kMostGroupRows
 };
 
-// Scratch bytes for these groups.
-std::size_t apply_experts_scratch(std::span<const ExpertRows> groups, Arithmetic arithmetic, const kernels::Kernels& kernels);
+// Tokens and where they were routed to.
+struct Routed {
+  const float* x = nullptr;                // [tokens, ldx]
+  std::int64_t ldx = 0;
+  std::int64_t tokens = 0;
+  const std::int32_t* token_of = nullptr;  // [rows]: the token of a routed row
+  const float* weight_of = nullptr;        // [rows]
+  float* y = nullptr;                      // [tokens, ldy], added to
+  std::int64_t ldy = 0;
+};
 
-// apply() for every group, in two parallel regions over all of them: converting activations, then (group x panels). All matrices have the same
-// format and sizes. x [rows, ldx], y [rows, ldy] f32 as in apply(), whose bits these are.
-void apply_experts(std::span<const ExpertRows> groups, Arithmetic arithmetic, const kernels::Kernels& kernels, ThreadPool& pool, const float* x, std::int64_t ldx,
-                   float* y, std::int64_t ldy, std::byte* scratch);
+// How a layer's experts compute, and the activations of its tokens, converted once for all experts that they go to.
+struct ExpertArithmetic {
+  const kernels::Kernels* kernels = nullptr;
+  ComputePolicy compute;
+  bool decode = false;  // the tokens use the decode arithmetic
+  Arithmetic of(const Matrix& w) const { return decode ? compute.decode(*w.format) : compute.prefill(*w.format); }
+
+  const Matrix* like = nullptr;  // an up_gate of the layer; other experts that are stored as this one is share its conversions
+  std::size_t converted_bytes(std::int64_t tokens) const;
+  // Tokens [begin, end) of x; begin % 16 == 0, and end % 16 == 0 or end == tokens. Ranges may run on different threads.
+  void convert(const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t begin, std::int64_t end, std::byte* converted) const;
+};
+
+// One parallel region over all groups, whose tasks wait for those before them that they need and for nothing else. Groups in the order in which a
+// token's experts are to be added up; all matrices have the same sizes. What is added to a row of y depends on its token, experts and weights alone: bits do
+// not change with the other tokens or with threads. take(bytes) returns 64-byte aligned scratch that lasts until the end of the call.
+void apply_experts(std::span<const ExpertRows> groups, const ExpertArithmetic& arithmetic, const Routed& routed, const std::byte* converted, ThreadPool& pool,
+                   const std::function<std::byte*(std::size_t)>& take);
 
 }  // namespace inflight::quant
