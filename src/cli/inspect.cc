@@ -22,7 +22,7 @@ struct Arguments {
 };
 
 std::string_view format_name(const quant::Slot& slot) { return slot.format ? slot.format->name : "f32"; }
-std::int64_t slot_bytes(const quant::Slot& slot) { return slot.bytes.codes + slot.bytes.scales; }
+std::int64_t slot_bytes(const quant::Slot& slot) { return slot.bytes.codes + slot.bytes.scales + slot.bytes.offsets; }
 std::vector<std::int64_t> slot_shape(const quant::Slot& slot, const params::ParamSpec& row) {
   if (row.role == params::Role::kVector) return {slot.outputs};
   return {slot.outputs, slot.inputs};

@@ -20,8 +20,8 @@ namespace inflight::kernels {
 // W [N, K] is stored as ceil(N/16) panels of 16 rows: lane r of panel p is row 16p + r. One layout serves GEMV and GEMM.
 //   f32   [panels][K][16]               the weights
 //   bf16  [panels][ceil(K/2)][16][2]    the weights; a missing last k is 0
-//   u8    [panels][ceil(K/4)][16][4]    code = q + 128, q in [-127, 127]; 128 past K and in rows past N
-//   u4    [panels][ceil(K/8)][16][4]    code = q + 8, q in [-7, 7]; byte j of block b: low nibble k = 8b + j, high nibble k = 8b + 4 + j; 8 past K
+//   u8    [panels][ceil(K/4)][16][4]    code = q + 128, q in [-127, 127], or [-128, 127] in what other tools quantized; 128 past K and in rows past N
+//   u4    [panels][ceil(K/8)][16][4]    code = q + 8, q in [-7, 7] or [-8, 7] likewise; byte j of block b: low nibble k = 8b + j, high nibble k = 8b + 4 + j; 8 past K
 // Panels are 64-byte aligned and a panel's size is a multiple of 64 bytes.
 // Scales: per channel f32 [panels][16]; per group f32 or fp16 [panels][groups][16] with groups = ceil(K / group), group % 8 == 0.
 // Rows past N have scale 0.
@@ -193,7 +193,7 @@ struct RooflineKernels {
 // isa/<name>/table.cc defines `table_<name>`; a stronger ISA may point at a weaker one's sub-table.
 struct Lut4Kernels;
 struct LatentKernels;
-struct Fp8Kernels;
+struct OffsetKernels;
 struct Kernels {
   const char* isa;
   const LoadKernels* load;
@@ -202,7 +202,7 @@ struct Kernels {
   const RooflineKernels* roofline;
   const Lut4Kernels* lut4;      // kernels/lut4.h
   const LatentKernels* latent;  // kernels/latent.h
-  const Fp8Kernels* fp8;        // kernels/fp8.h
+  const OffsetKernels* offsets;  // kernels/offsets.h
 };
 
 }  // namespace inflight::kernels

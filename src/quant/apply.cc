@@ -4,7 +4,10 @@
 #include <array>
 
 #include "base/nearest.h"
+#include "kernels/fp8.h"
 #include "kernels/lut4.h"
+#include "kernels/offsets.h"
+#include "quant/fp8_formats.h"
 #include "quant/integer_formats.h"
 
 namespace inflight::quant {
@@ -15,6 +18,8 @@ std::size_t round_up64(std::size_t n) { return (n + 63) / 64 * 64; }
 // Columns of a BF16 or rounded copy of the activations.
 std::int64_t copy_stride(const Matrix& w) { return (w.inputs + 31) / 32 * 32; }
 
+// Weights that are integers, and multiply such.
+bool takes_int8(const Matrix& w) { return w.format->quantized() && w.format->codes != Codes::kE4M3; }
 bool is_int8(Arithmetic arithmetic) { return arithmetic == Arithmetic::kInt8 || arithmetic == Arithmetic::kInt8Grouped; }
 
 // Tokens that one worker converts at a time; int8 activation tiles ask for multiples of 16.
@@ -26,6 +31,24 @@ std::int64_t panel_grain(const Matrix& w, int threads) { return std::clamp<std::
 
 // Inputs that a scale of the weights covers, as prompt activations are made for.
 std::int64_t prompt_group(const Matrix& w) { return w.format->codes == Codes::kLut4 ? kernels::kLut4Group : w.group; }
+
+// What apply_scratch() holds: the activations as the arithmetic takes them, then, for matrices that have such, inputs in the order of the columns
+// [tokens][gathered_stride] and the sums of groups [tokens][groups], of FP32 activations whatever the arithmetic: offsets do not see its rounding.
+struct Scratch {
+  std::size_t gathered = 0, sums = 0, bytes = 0;  // where they begin
+};
+
+std::int64_t gathered_stride(const Matrix& w) { return (w.inputs + 15) / 16 * 16; }
+
+std::size_t converted_bytes(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, std::int64_t tokens);
+
+Scratch scratch_of(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, std::int64_t tokens) {
+  Scratch scratch;
+  scratch.gathered = converted_bytes(w, arithmetic, kernels, tokens);
+  scratch.sums = scratch.gathered + (w.order ? round_up64(static_cast<std::size_t>(tokens * gathered_stride(w)) * sizeof(float)) : 0);
+  scratch.bytes = scratch.sums + (w.offsets ? round_up64(static_cast<std::size_t>(tokens * w.groups()) * sizeof(float)) : 0);
+  return scratch;
+}
 
 }  // namespace
 
@@ -41,36 +64,39 @@ std::string_view arithmetic_name(Arithmetic arithmetic) {
 
 Result<ComputePolicy> make_compute_policy(std::string_view compute, std::string_view isa) {
   using enum Arithmetic;
-  if (compute == "fp32") return ComputePolicy{kFp32, kFp32, kFp32, kFp32};
-  if (compute == "bf16") return ComputePolicy{kBf16, kBf16, kBf16, kBf16};
+  if (compute == "fp32") return ComputePolicy{kFp32, kFp32, kFp32, kFp32, kFp32, kFp32};
+  if (compute == "bf16") return ComputePolicy{kBf16, kBf16, kBf16, kBf16, kBf16, kBf16};
   // Weights that stay BF16 gain nothing from integers. Where BF16 dot instructions exist they double the prefill rate at a KL of 0.0001;
   // elsewhere FP32 activations cost the same and are exact. Decode waits for memory either way.
   const Arithmetic plain_prefill = isa == "avx512_bf16" ? kBf16 : kFp32;
+  // FP8 weights are exact in BF16 and multiply as BF16 weights do: never integers.
   // Quantized weights: prefill waits for arithmetic, so all but few activations make do with one byte; decode waits for memory and has two.
-  if (compute == "int8" || compute == "auto") return ComputePolicy{kInt8Grouped, kInt8, plain_prefill, kFp32};
+  if (compute == "int8" || compute == "auto") return ComputePolicy{kInt8Grouped, kInt8, plain_prefill, kFp32, plain_prefill, kFp32};
   constexpr std::array<std::string_view, 4> kKnown = {"auto", "fp32", "bf16", "int8"};
   return fail(Code::kInvalidArgument, "unknown --compute \"{}\"; {}", compute, known_names_hint(compute, kKnown));
 }
 
-std::size_t apply_scratch(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, std::int64_t tokens) {
+namespace {
+
+std::size_t converted_bytes(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, std::int64_t tokens) {
   if (w.format->codes == Codes::kLut4 && arithmetic == Arithmetic::kInt8) return round_up64(kernels.lut4->int8_bytes(tokens, w.inputs));
-  if (arithmetic == Arithmetic::kInt8 && w.format->quantized()) return round_up64(kernels.linear->int8_bytes(tokens, w.inputs, w.group));
-  if (arithmetic == Arithmetic::kInt8Grouped && w.format->quantized()) return round_up64(kernels.linear->grouped_bytes(tokens, w.inputs, prompt_group(w)));
+  if (arithmetic == Arithmetic::kInt8 && takes_int8(w)) return round_up64(kernels.linear->int8_bytes(tokens, w.inputs, w.group));
+  if (arithmetic == Arithmetic::kInt8Grouped && takes_int8(w)) return round_up64(kernels.linear->grouped_bytes(tokens, w.inputs, prompt_group(w)));
   if (arithmetic == Arithmetic::kBf16) return round_up64(static_cast<std::size_t>(tokens * copy_stride(w)) * sizeof(float));
   return 0;
 }
 
-void convert_activations(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t begin,
-                         std::int64_t end, std::byte* scratch) {
+void convert(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t begin, std::int64_t end,
+             std::byte* scratch) {
   const Codes codes = w.format->codes;
   if (arithmetic == Arithmetic::kInt8 && codes == Codes::kLut4) return kernels.lut4->quantize_int8(x, ldx, tokens, w.inputs, begin, end, scratch);
-  if (is_int8(arithmetic) && w.format->quantized()) {
+  if (is_int8(arithmetic) && takes_int8(w)) {
     if (arithmetic == Arithmetic::kInt8Grouped) return kernels.linear->quantize_grouped(x, ldx, tokens, w.inputs, prompt_group(w), begin, end, scratch);
     return kernels.linear->quantize_int8(x, ldx, tokens, w.inputs, w.group, begin, end, scratch);
   }
   if (arithmetic != Arithmetic::kBf16) return;
   const std::int64_t stride = copy_stride(w);
-  if (codes != Codes::kBf16) {  // no integer or FP32 product takes BF16 activations: they are rounded and used as FP32
+  if (codes != Codes::kBf16 && codes != Codes::kE4M3) {  // no integer or FP32 product takes BF16 activations: they are rounded and used as FP32
     for (std::int64_t t = begin; t < end; ++t) kernels.vector->round_bf16(x + t * ldx, w.inputs, reinterpret_cast<float*>(scratch) + t * stride);
     return;
   }
@@ -81,16 +107,21 @@ void convert_activations(const Matrix& w, Arithmetic arithmetic, const kernels::
   }
 }
 
-void multiply_panels(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t panel_begin,
-                     std::int64_t panel_end, float* y, std::int64_t ldy, const std::byte* scratch) {
+void multiply(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t panel_begin,
+              std::int64_t panel_end, float* y, std::int64_t ldy, const std::byte* scratch) {
   const kernels::LinearKernels& linear = *kernels.linear;
   const Codes codes = w.format->codes;
   if (is_int8(arithmetic) && codes == Codes::kLut4) {
     const auto gemm = arithmetic == Arithmetic::kInt8Grouped ? kernels.lut4->gemm_prompt : kernels.lut4->gemm_int8;
     return gemm(lut4_view(w), scratch, tokens, panel_begin, panel_end, y, ldy);
   }
+  if (codes == Codes::kE4M3) {
+    if (arithmetic == Arithmetic::kBf16)
+      return kernels.fp8->gemm_e4m3_bf16(fp8_view(w), reinterpret_cast<const std::uint16_t*>(scratch), copy_stride(w), tokens, panel_begin, panel_end, y, ldy);
+    return kernels.fp8->gemm_e4m3(fp8_view(w), x, ldx, tokens, panel_begin, panel_end, y, ldy);
+  }
   const kernels::Weight view = w.view();
-  if (is_int8(arithmetic) && w.format->quantized()) {
+  if (is_int8(arithmetic) && takes_int8(w)) {
     const bool grouped = arithmetic == Arithmetic::kInt8Grouped, wide = codes == Codes::kU8;
     const auto gemm = grouped ? (wide ? linear.gemm_u8_grouped : linear.gemm_u4_grouped) : wide ? linear.gemm_u8_int8 : linear.gemm_u4_int8;
     return gemm(view, scratch, tokens, panel_begin, panel_end, y, ldy);
@@ -102,6 +133,41 @@ void multiply_panels(const Matrix& w, Arithmetic arithmetic, const kernels::Kern
   if (codes == Codes::kLut4) return kernels.lut4->gemm(lut4_view(w), input, stride, tokens, panel_begin, panel_end, y, ldy);
   const auto gemm = codes == Codes::kF32 ? linear.gemm_f32 : codes == Codes::kBf16 ? linear.gemm_bf16 : codes == Codes::kU8 ? linear.gemm_u8 : linear.gemm_u4;
   gemm(view, input, stride, tokens, panel_begin, panel_end, y, ldy);
+}
+
+}  // namespace
+
+std::size_t apply_scratch(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, std::int64_t tokens) { return scratch_of(w, arithmetic, kernels, tokens).bytes; }
+
+void convert_activations(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t begin,
+                         std::int64_t end, std::byte* scratch) {
+  if (w.order || w.offsets) {
+    const Scratch at = scratch_of(w, arithmetic, kernels, tokens);
+    if (w.order) {
+      auto* gathered = reinterpret_cast<float*>(scratch + at.gathered);
+      const std::int64_t stride = gathered_stride(w);
+      for (std::int64_t t = begin; t < end; ++t)
+        for (std::int64_t k = 0; k < w.inputs; ++k) gathered[t * stride + k] = x[t * ldx + (*w.order)[static_cast<std::size_t>(k)]];
+      x = gathered;
+      ldx = stride;
+    }
+    auto* sums = reinterpret_cast<float*>(scratch + at.sums);
+    if (w.offsets)
+      for (std::int64_t t = begin; t < end; ++t) kernels.offsets->group_sums(x + t * ldx, w.inputs, w.group, sums + t * w.groups());
+  }
+  convert(w, arithmetic, kernels, x, ldx, tokens, begin, end, scratch);
+}
+
+void multiply_panels(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t panel_begin,
+                     std::int64_t panel_end, float* y, std::int64_t ldy, const std::byte* scratch) {
+  if (!w.order && !w.offsets) return multiply(w, arithmetic, kernels, x, ldx, tokens, panel_begin, panel_end, y, ldy, scratch);
+  const Scratch at = scratch_of(w, arithmetic, kernels, tokens);
+  if (w.order) {
+    x = reinterpret_cast<const float*>(scratch + at.gathered);
+    ldx = gathered_stride(w);
+  }
+  multiply(w, arithmetic, kernels, x, ldx, tokens, panel_begin, panel_end, y, ldy, scratch);
+  if (w.offsets) kernels.offsets->add_offsets(w.offsets, w.groups(), reinterpret_cast<const float*>(scratch + at.sums), tokens, panel_begin, panel_end, y, ldy);
 }
 
 void apply(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, ThreadPool& pool, const float* x, std::int64_t ldx,

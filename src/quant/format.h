@@ -14,6 +14,7 @@
 namespace inflight::quant {
 
 struct Matrix;
+struct RowParts;
 
 // The part of the kernels' vocabulary that loading speaks: rows of a checkpoint tensor, the table, the panel height.
 using kernels::Kernels;
@@ -35,6 +36,7 @@ struct StoredTensor {
 struct PackedBytes {
   std::int64_t codes = 0;
   std::int64_t scales = 0;
+  std::int64_t offsets = 0;
 };
 
 // Everything a format is. All functions are non-null; `Matrix` is the destination, whole panels of 16 rows.
@@ -44,6 +46,7 @@ struct Format {
   std::int64_t group = 0;     // inputs a scale of Weight covers; 0: per output channel, no scale, or scales of its own form (wlut4)
   Codes codes = Codes::kBf16;
   bool quantized() const { return codes != Codes::kF32 && codes != Codes::kBf16; }  // false: keeps the checkpoint's numbers
+  bool exact_scales = false;  // numbers of another tool: group scales are FP16 only where that rounds none of them
   std::uint8_t zero_byte() const { return codes == Codes::kU8 ? 0x80 : codes == Codes::kU4 || codes == Codes::kLut4 ? 0x88 : 0; }  // every byte of an all-zero panel
 
   PackedBytes (*bytes)(std::int64_t outputs, std::int64_t inputs, std::int64_t group);
@@ -60,12 +63,16 @@ struct Format {
   Result<void> (*import_row)(Matrix& matrix, std::int64_t row, std::size_t tensor, DType dtype, const void* bytes);
   // The same for 1 to 16 rows of tensor 0 in one panel, by kernels. false: something is odd, and import_row() will say what. nullptr: there is no such road.
   bool (*import_codes)(const Kernels& kernels, Matrix& matrix, std::int64_t row, int rows, const void* bytes, std::int64_t stride_bytes) = nullptr;
+  // Packs rows that another tool quantized (stored_form.h) from output `row` on, within one panel. nullptr: this format keeps no such numbers.
+  void (*import_parts)(const Kernels& kernels, const RowParts& parts, std::int64_t row, Matrix& matrix) = nullptr;
 };
 
-// The format of that name; an error lists the known ones and the nearest.
+// The format of that name, formats() and forms() alike; an error lists those that a user may ask for and the nearest.
 Result<const Format*> find_format(std::string_view name);
 // Formats a user may ask for, in the order of --help.
 std::span<const Format* const> formats();
+// Formats that keep what other tools quantized: a converted folder may name them, nothing is quantized to them in flight.
+std::span<const Format* const> forms();
 
 const Format& bf16_format();  // BF16 as stored
 const Format& f32_format();   // F32 and F16 checkpoints: FP32, never squeezed

@@ -6,7 +6,7 @@ namespace inflight::quant {
 
 std::int64_t Matrix::bytes() const {
   const PackedBytes packed = format->bytes(outputs, inputs, group);
-  return packed.codes + (group != 0 && !scales_fp16 ? static_cast<std::int64_t>(wide_scales.bytes()) : packed.scales);
+  return packed.codes + packed.offsets + (group != 0 && !scales_fp16 ? static_cast<std::int64_t>(wide_scales.bytes()) : packed.scales);
 }
 
 Result<void> begin(Matrix& matrix) {
@@ -20,7 +20,7 @@ void finish(Matrix& matrix) {
   const std::int64_t count = matrix.panels() * matrix.groups() * kernels::kPanelRows;
   const auto* wide = reinterpret_cast<const float*>(matrix.wide_scales.data());
   for (std::int64_t i = 0; i < count; ++i)
-    if (wide[i] != 0 && (wide[i] < 0x1p-14f || wide[i] > 65504.0f)) return;  // FP16 would lose it: FP32 stays for the whole matrix
+    if (matrix.format->exact_scales ? fp16_to_float(float_to_fp16(wide[i])) != wide[i] : wide[i] != 0 && (wide[i] < 0x1p-14f || wide[i] > 65504.0f)) return;  // FP16 would lose it: FP32 stays for the whole matrix
   auto* narrow = reinterpret_cast<std::uint16_t*>(matrix.scales);
   for (std::int64_t i = 0; i < count; ++i) narrow[i] = float_to_fp16(wide[i]);
   matrix.scales_fp16 = true;

@@ -20,6 +20,8 @@ struct Matrix {
   std::byte* codes = nullptr;
   std::byte* scales = nullptr;   // per channel f32 [panels][16]; per group fp16 [panels][groups][16], or FP32 in wide_scales
   Buffer wide_scales;            // group scales in FP32 [panels][groups][16]: staging while loading, kept where FP16 cannot hold them
+  float* offsets = nullptr;      // formats with offsets: f32 [panels][groups][16], added to every weight of a row's group
+  std::shared_ptr<const std::vector<std::int32_t>> order;  // unless nullptr: column k holds the weights of input (*order)[k]; set before the first import
   bool scales_fp16 = false;      // group formats: true once finish() rounded the scales into `scales`
 
   std::int64_t panels() const { return (outputs + kernels::kPanelRows - 1) / kernels::kPanelRows; }
@@ -28,14 +30,14 @@ struct Matrix {
     return {.codes = codes, .scales = group != 0 && !scales_fp16 ? wide_scales.data() : scales, .scales_fp16 = scales_fp16,
             .outputs = outputs, .inputs = inputs, .group = group};
   }
-  // Stored bytes that a product reads: codes and scales with padding.
+  // Stored bytes that a product reads: codes, scales and offsets with padding.
   std::int64_t bytes() const;
 };
 
 // Prepares the scale staging of group formats. Called once, before the first store or import.
 Result<void> begin(Matrix& matrix);
 // Completes a matrix whose every row arrived: group scales are rounded to FP16, or all kept in FP32 if any is non-zero and below
-// 2^-14 (FP16's smallest normal) or above 65504. Then the staging is freed.
+// 2^-14 (FP16's smallest normal) or above 65504; formats with exact_scales: if FP16 would round any. Then the staging is freed.
 void finish(Matrix& matrix);
 
 }  // namespace inflight::quant

@@ -2,6 +2,7 @@
 #include <array>
 
 #include "base/nearest.h"
+#include "quant/affine.h"
 #include "quant/format.h"
 #include "quant/integer_formats.h"
 
@@ -25,12 +26,16 @@ std::span<const Format* const> all() {
 
 std::span<const Format* const> formats() { return all(); }
 
+std::span<const Format* const> forms() { return affine_formats(); }
+
 Result<const Format*> find_format(std::string_view name) {
   std::vector<std::string_view> names;
   for (const Format* format : all()) {
     if (format->name == name) return format;
     names.push_back(format->name);
   }
+  for (const Format* format : forms())
+    if (format->name == name) return format;
   return fail(Code::kInvalidArgument, "unknown quantization \"{}\"; {}", name, known_names_hint(name, names));
 }
 

@@ -30,7 +30,7 @@ Result<ParamPlan> plan_params(const params::ParamTable& table, const params::Top
       slot.format = stored_format[i] ? stored_format[i] : wanted ? wanted : &as_stored;
       slot.bytes = slot.format->bytes(slot.outputs, slot.inputs, slot.format->group);
     }
-    offset += round_up(slot.bytes.codes, 64) + round_up(slot.bytes.scales, 64);
+    offset += round_up(slot.bytes.codes, 64) + round_up(slot.bytes.scales, 64) + round_up(slot.bytes.offsets, 64);
     plan.slots.push_back(slot);
   }
   plan.weight_bytes = offset;
@@ -38,6 +38,7 @@ Result<ParamPlan> plan_params(const params::ParamTable& table, const params::Top
 }
 
 Result<void> ParamStore::allocate(const ParamPlan& plan) {
+  slots_ = plan.slots;
   arena_ = TRY(Buffer::map(static_cast<std::size_t>(plan.weight_bytes)));
   matrices_.clear();
   matrices_.resize(plan.slots.size());
@@ -54,14 +55,25 @@ Result<void> ParamStore::allocate(const ParamPlan& plan) {
     matrix.outputs = slot.outputs;
     matrix.inputs = slot.inputs;
     matrix.group = slot.format->group;
+    matrix.order = slot.order;
     matrix.codes = base;
     matrix.scales = base + round_up(slot.bytes.codes, 64);
+    if (slot.bytes.offsets != 0) matrix.offsets = reinterpret_cast<float*>(matrix.scales + round_up(slot.bytes.scales, 64));
     if (slot.outputs % kernels::kPanelRows != 0 && slot.format->zero_byte() != 0) {  // rows past the last one hold the code of zero
       const std::int64_t panel = slot.bytes.codes / matrix.panels();
       std::memset(matrix.codes + (matrix.panels() - 1) * panel, slot.format->zero_byte(), static_cast<std::size_t>(panel));
     }
   }
   return {};
+}
+
+void ParamStore::take(std::size_t param, ParamStore& other) {
+  const Slot& slot = slots_[param];
+  const std::int64_t bytes = round_up(slot.bytes.codes, 64) + round_up(slot.bytes.scales, 64) + round_up(slot.bytes.offsets, 64);
+  std::memcpy(arena_.data() + slot.offset, other.arena_.data() + slot.offset, static_cast<std::size_t>(bytes));
+  if (!slot.format) return;
+  matrices_[param].wide_scales = std::move(other.matrices_[param].wide_scales);
+  matrices_[param].scales_fp16 = other.matrices_[param].scales_fp16;
 }
 
 std::int64_t ParamStore::weight_bytes() const {

@@ -8,6 +8,7 @@
 #include "params/param_spec.h"
 #include "quant/matrix.h"
 #include "quant/policy.h"
+#include "quant/stored_form.h"
 #include "tensor/buffer.h"
 
 namespace inflight::quant {
@@ -18,6 +19,7 @@ struct Slot {
   std::int64_t outputs = 0, inputs = 0;  // of this rank
   std::int64_t offset = 0;         // into the arena, a multiple of 64
   PackedBytes bytes;
+  InputOrder order;                // of the activations (Matrix::order)
 };
 
 struct ParamPlan {
@@ -38,10 +40,13 @@ class ParamStore {
   const Matrix& matrix(std::size_t param) const { return matrices_[param]; }
   float* vector(std::size_t param) { return vectors_[param]; }              // [outputs rounded up to 16], zero padded
   const float* vector(std::size_t param) const { return vectors_[param]; }
+  // Puts the numbers of one parameter of `other`, which was allocated for the same plan, in place of this one's.
+  void take(std::size_t param, ParamStore& other);
   // Bytes in use: the arena plus the group scales that stayed FP32.
   std::int64_t weight_bytes() const;
 
  private:
+  std::vector<Slot> slots_;
   Buffer arena_;
   std::vector<Matrix> matrices_;   // empty (format nullptr) for vectors
   std::vector<float*> vectors_;    // nullptr for matrices

@@ -1,0 +1,15 @@
+#include "kernels/offsets.h"
+
+#include "kernels/isa/avx2/dot.h"
+
+namespace inflight::kernels {
+namespace {
+
+#include "kernels/offsets.inl"
+
+}  // namespace
+
+extern const OffsetKernels offsets_avx2;
+const OffsetKernels offsets_avx2{.group_sums = group_sums, .add_offsets = add_offsets};
+
+}  // namespace inflight::kernels
