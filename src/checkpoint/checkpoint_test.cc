@@ -205,12 +205,18 @@ TEST(Checkpoint, no_folder_no_weights_no_config) {
 }
 
 TEST(Checkpoint, weights_in_other_forms_are_named_with_what_is_supported) {
-  for (const char* name : {"pytorch_model.bin", "consolidated.00.pth", "model-Q4_K_M.gguf", "model_state.pdparams"}) {
+  for (const char* name : {"pytorch_model.bin", "consolidated.00.pth", "model_state.pdparams"}) {
     const TestFolder folder;
     folder.write("config.json", "{}");
     folder.write(name, "x");
     EXPECT_THAT(problem(folder.path(), Code::kUnsupported), AllOf(HasSubstr(fmt::format("\"{}\"", name)), HasSubstr("supported: model.safetensors"))) << name;
   }
+}
+
+TEST(Checkpoint, a_folder_with_gguf_files_names_one_to_give) {
+  const TestFolder folder;
+  folder.write("model-Q4_K_M.gguf", "x");
+  EXPECT_THAT(problem(folder.path(), Code::kUnsupported), AllOf(HasSubstr("give the file itself"), HasSubstr(folder / "model-Q4_K_M.gguf")));
 }
 
 TEST(Checkpoint, shards_without_their_index) {

@@ -132,7 +132,8 @@ TEST_F(ModelFolder, names_that_are_no_hub_ids_are_missing_folders) {
 TEST_F(ModelFolder, files_get_a_hint) {
   const std::string weights = home.write("m/model.safetensors", pack_floats({"x"}));
   EXPECT_THAT(problem(weights, Code::kInvalidArgument), AllOf(HasSubstr("give its folder"), HasSubstr(home / "m")));
-  EXPECT_THAT(problem(home.write("m/x.gguf", "GGUF"), Code::kInvalidArgument), AllOf(HasSubstr("GGUF"), HasSubstr(".safetensors checkpoint")));
+  EXPECT_EQ(resolve_model_folder(home.write("m/x.gguf", "GGUF")).value(), home / "m/x.gguf");
+  EXPECT_THAT(problem(home / "m/absent.gguf"), HasSubstr("does not exist"));
   EXPECT_THAT(problem(home.write("m/x.txt", "x"), Code::kInvalidArgument), HasSubstr("not a folder"));
 }
 

@@ -1,8 +1,10 @@
 #include "text/chat_template.h"
 
+#include <optional>
 #include <utility>
 
 #include "base/file.h"
+#include "text/gguf_tokenizer.h"
 #include "text/library.h"
 #include "text/special_tokens.h"
 
@@ -40,11 +42,16 @@ OrderedJson named_tokens(const SpecialTokenNames& names) {
 struct Sources {
   std::string main, tool_use, where;
   bool found = false, has_tool_use = false;
+  std::optional<SpecialTokenNames> names = {};  // else tokenizer_config.json says them
 };
 
 Result<Sources> read_sources(const std::string& folder) {
   Sources sources;
   sources.where = folder;
+  if (is_gguf_file(folder)) {
+    GgufChatTemplate chat = TRY(read_gguf_chat_template(folder));
+    return Sources{std::move(chat.main), std::move(chat.tool_use), folder, chat.found, chat.has_tool_use, std::move(chat.names)};
+  }
   const std::string jinja = folder + "/chat_template.jinja";
   if (is_regular_file(jinja)) {
     sources.main = TRY(read_file(jinja));
@@ -99,15 +106,14 @@ Result<ChatTemplate> ChatTemplate::load(const std::string& model_folder) {
   ChatTemplate chat;
   chat.where_ = sources.where;
   if (!sources.found) return chat;
-  const TokenizerConfig config = TRY(read_tokenizer_config(model_folder));
-  chat = TRY(compile(sources.main, sources.where, config.names));
+  chat = TRY(compile(sources.main, sources.where, sources.names ? *sources.names : TRY(read_tokenizer_config(model_folder)).names));
   if (sources.has_tool_use) chat.tool_use_ = TRY(compile_source(sources.tool_use, sources.where + " (tool_use)"));
   return chat;
 }
 
 Result<std::string> ChatTemplate::render(const ChatRequest& request) const {
   if (!has_template()) {
-    return fail(Code::kInvalidArgument, "\"{}\" has no chat template (chat_template.jinja, or \"chat_template\" in tokenizer_config.json); "
+    return fail(Code::kInvalidArgument, "\"{}\" has no chat template (chat_template.jinja, or \"chat_template\" in tokenizer_config.json; in a GGUF file tokenizer.chat_template); "
                 "use --raw to give the prompt as plain text", where_);
   }
   if (!request.messages.is_array() || request.messages.empty()) return fail(Code::kInvalidArgument, "messages: expected a list of at least one message");

@@ -6,7 +6,8 @@
 //     auto ids = TRY(tokenizer.encode(prompt, /*add_special_tokens=*/false));  // the template writes BOS itself
 //
 // Looked for in this order: chat_template.jinja, then "chat_template" of tokenizer_config.json: a string, or a list of
-// {"name", "template"} of which "tool_use" serves requests with tools and "default" the others.
+// {"name", "template"} of which "tool_use" serves requests with tools and "default" the others. Of a GGUF file: tokenizer.chat_template and
+// tokenizer.chat_template.tool_use.
 // Compiled when loaded: a syntax error, or a filter, test or method that does not exist, is an error with its line.
 #pragma once
 #include <memory>

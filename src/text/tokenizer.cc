@@ -3,6 +3,7 @@
 #include <malloc.h>
 
 #include "base/file.h"
+#include "text/gguf_tokenizer.h"
 #include "text/library.h"
 #include "text/special_tokens.h"
 
@@ -19,7 +20,19 @@ struct Tokenizer::Loaded {
   ~Loaded() { inflight_text_tokenizer_free(handle); }
 };
 
-Result<Tokenizer> Tokenizer::load(const std::string& model_folder) {
+namespace {
+
+struct Parts {
+  std::string where;  // the file, in messages
+  std::string json;   // as tokenizer.json
+  TokenizerConfig config;
+};
+
+Result<Parts> read_parts(const std::string& model_folder) {
+  if (is_gguf_file(model_folder)) {
+    GgufTokenizer tokenizer = TRY(read_gguf_tokenizer(model_folder));
+    return Parts{model_folder, std::move(tokenizer.json), {std::move(tokenizer.names), std::move(tokenizer.options)}};
+  }
   const std::string path = model_folder + "/tokenizer.json";
   if (!is_regular_file(path)) {
     const bool other = is_regular_file(model_folder + "/tokenizer.model") || is_regular_file(model_folder + "/vocab.json");
@@ -28,7 +41,13 @@ Result<Tokenizer> Tokenizer::load(const std::string& model_folder) {
                       : "is the download complete?");
   }
   std::string json = TRY(read_file(path));
-  TokenizerConfig config = TRY(read_tokenizer_config(model_folder));
+  return Parts{path, std::move(json), TRY(read_tokenizer_config(model_folder))};
+}
+
+}  // namespace
+
+Result<Tokenizer> Tokenizer::load(const std::string& model_folder) {
+  auto [path, json, config] = TRY(read_parts(model_folder));
   const std::string options = config.options.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 
   auto loaded = std::make_shared<Loaded>();

@@ -4,7 +4,7 @@
 //     std::vector<std::int32_t> ids = TRY(tokenizer.encode("hello", /*add_special_tokens=*/false));
 //     std::string back = TRY(tokenizer.decode(ids, /*skip_special=*/true));
 //
-// Reads tokenizer.json, and from tokenizer_config.json (and special_tokens_map.json) what transformers adds on loading: missing added
+// A GGUF file in place of the folder: gguf_tokenizer.h. Of a folder: reads tokenizer.json, and from tokenizer_config.json (and special_tokens_map.json) what transformers adds on loading: missing added
 // tokens, special tokens by name, split_special_tokens. Whether BOS or EOS is added is tokenizer.json's post-processor alone:
 // transformers 5 ignores add_bos_token and add_eos_token beside a tokenizer.json. Ids are those of `tokenizers` 0.23 by construction.
 // All const members may be called from several threads at once. Copies share the loaded tokenizer.
