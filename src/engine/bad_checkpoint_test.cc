@@ -266,11 +266,11 @@ TEST_F(BadCheckpoint, a_plan_that_memory_cannot_hold_is_refused_with_the_numbers
   EXPECT_TRUE(plan_model(scratch_.at("model"), {}));  // inspect still shows the plan
 }
 
-TEST_F(BadCheckpoint, a_converted_folder_refuses_another_format_and_foreign_quantization) {
-  folder_.config["quantization_config"] = {{"quant_method", "gptq"}, {"bits", 4}};
+TEST_F(BadCheckpoint, a_quantization_method_that_is_not_read_is_refused_with_those_that_are) {
+  folder_.config["quantization_config"] = {{"quant_method", "bitsandbytes"}, {"load_in_4bit", true}};
   const Error error = refused();
   EXPECT_EQ(error.code, Code::kUnsupported);
-  EXPECT_THAT(error.message, AllOf(HasSubstr("gptq"), HasSubstr("--quantization")));
+  EXPECT_THAT(error.message, AllOf(HasSubstr("bitsandbytes"), HasSubstr("gptq")));
 }
 
 }  // namespace

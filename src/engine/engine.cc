@@ -68,6 +68,8 @@ struct Engine::State {
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences;  // after pool: their blocks go back to it
   std::unordered_map<RequestId, RequestStats> finished;
   std::vector<Event> pending;  // for the next step()
+  bool paused = false;
+  std::int64_t version = 0;    // of the weights
 };
 
 Engine::Engine() = default;
@@ -130,6 +132,7 @@ bool Engine::has_work() const { return !state_->scheduler.empty() || !state_->pe
 std::vector<Event> Engine::step() {
   State& state = *state_;
   std::vector<Event> events = std::exchange(state.pending, {});
+  if (state.paused) return events;
   const std::vector<Chunk> chunks = state.scheduler.schedule();
   if (chunks.empty()) return events;
 
@@ -220,6 +223,23 @@ const RequestStats* Engine::stats(RequestId id) const {
 }
 
 void Engine::forget(RequestId id) { state_->finished.erase(id); }
+
+void Engine::pause() { state_->paused = true; }
+void Engine::resume() { state_->paused = false; }
+bool Engine::paused() const { return state_->paused; }
+
+Result<std::int64_t> Engine::update_weights(const TensorStream& next) {
+  State& state = *state_;
+  if (!state.paused) return fail(Code::kInvalidArgument, "weights can only be updated while the engine is paused; call pause() first");
+  OpenedModel& opened = *state.opened;
+  const auto update = TRY(loader::Update::begin(opened.table, opened.plan, *opened.runtime->kernels, *opened.pool));
+  for (auto tensor = TRY(next()); tensor; tensor = TRY(next())) TRY(update->add(*tensor));
+  TRY(update->apply(opened.store));
+  state.scheduler.preempt_all();  // keys and values of the old weights mean nothing to the new ones
+  return ++state.version;
+}
+
+std::int64_t Engine::weights_version() const { return state_->version; }
 
 const EngineLimits& Engine::limits() const { return state_->limits; }
 const OpenedModel& Engine::model() const { return *state_->opened; }

@@ -5,13 +5,16 @@
 //     while (engine->has_work())
 //       for (const Event& event : engine->step()) ...
 #pragma once
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "engine/open_model.h"
 #include "engine/options.h"
 #include "engine/request.h"
+#include "loader/update.h"
 
 namespace inflight::engine {
 
@@ -37,6 +40,19 @@ class Engine {
   std::vector<Event> step();
   const RequestStats* stats(RequestId id) const;  // of running or finished requests; nullptr once forgotten
   void forget(RequestId id);                      // drops the stats of a finished request
+
+  // While paused, step() computes nothing; requests are taken and wait.
+  void pause();
+  void resume();
+  bool paused() const;
+
+  // New weights from a trainer, under the checkpoint's names and as plain numbers, quantized in flight as at loading (loader/update.h). `next` gives tensors in
+  // any order, nullopt at the end; a part of them will do where each parameter that is touched has all of its own. All or nothing: after an error the old weights
+  // serve on. Returns the version: 0 is what was loaded, each update adds one. Requests in progress go on from the tokens they have, recomputed.
+  // Needs memory for the touched parameters again. kInvalidArgument: the engine is not paused, or as Update says.
+  using TensorStream = std::function<Result<std::optional<loader::NamedTensor>>()>;
+  Result<std::int64_t> update_weights(const TensorStream& next);
+  std::int64_t weights_version() const;
 
   const EngineLimits& limits() const;
   const OpenedModel& model() const;

@@ -70,7 +70,8 @@ Result<Prepared> prepare(const std::string& folder, const EngineOptions& options
   quant::FormatPolicy policy = TRY(quant::make_policy(options.quantization, options.lm_head, options.quantization_overrides));
   policy.wide_derived = options.compute == "fp32";
   const bool redundant_head = TRY(has_redundant_head(checkpoint, config));
-  const nn::Declarations declarations{&table, store, [&](std::string_view name) { return (!redundant_head || name != models::kHeadTensor) && checkpoint.find(name); },
+  const loader::Forms forms = TRY(loader::Forms::of(checkpoint));
+  const nn::Declarations declarations{&table, store, [&](std::string_view name) { return (!redundant_head || name != models::kHeadTensor) && forms.has(name); },
                                       [&](std::string_view name) { return checkpoint.find(name)->info.shape; }};
   auto model = TRY(models::build_model(config, declarations));
   policy.settle(table);
@@ -157,6 +158,7 @@ Result<std::unique_ptr<OpenedModel>> open_model(const std::string& folder, const
   opened->config = prepared.checkpoint.config();
   opened->config_stop_ids.assign(stop_ids.begin(), stop_ids.end());
   opened->quantization = prepared.plan.quantization;
+  opened->plan = std::move(prepared.plan.params);
   opened->model = std::move(prepared.model);
   opened->pool = std::move(prepared.pool);
   opened->runtime = std::make_unique<nn::Runtime>();

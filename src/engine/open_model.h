@@ -24,6 +24,7 @@ struct OpenedModel {
   std::vector<std::int32_t> config_stop_ids;    // eos_token_id of config.json and generation_config.json, integers or lists
   std::string quantization;                     // name of the format in effect, "bf16" when as stored
   params::ParamTable table;                     // every declared parameter
+  quant::ParamPlan plan;                        // of each: format, bytes
   quant::ParamStore store;                      // their memory
   std::unique_ptr<models::Model> model;
   std::unique_ptr<ThreadPool> pool;

@@ -30,6 +30,10 @@ class Scheduler {
   void add(Sequence& sequence) { waiting_.push_back(&sequence); }
   // Takes it out of its queue and frees its blocks.
   void remove(Sequence& sequence);
+  // What runs gives its blocks back and will be computed again from its tokens.
+  void preempt_all() {
+    while (!running_.empty()) preempt_youngest();
+  }
   bool empty() const { return waiting_.empty() && running_.empty(); }
   std::int64_t running() const { return static_cast<std::int64_t>(running_.size()); }
   std::int64_t waiting() const { return static_cast<std::int64_t>(waiting_.size()); }

@@ -194,6 +194,7 @@ struct RooflineKernels {
 struct Lut4Kernels;
 struct LatentKernels;
 struct OffsetKernels;
+struct Fp8Kernels;
 struct Kernels {
   const char* isa;
   const LoadKernels* load;
@@ -203,6 +204,7 @@ struct Kernels {
   const Lut4Kernels* lut4;      // kernels/lut4.h
   const LatentKernels* latent;  // kernels/latent.h
   const OffsetKernels* offsets;  // kernels/offsets.h
+  const Fp8Kernels* fp8;        // kernels/fp8.h
 };
 
 }  // namespace inflight::kernels

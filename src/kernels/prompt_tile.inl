@@ -99,21 +99,28 @@ template <int kBits, int kZeroPoint, int kPanels, bool kGroups>
   const auto add_quads = [&](std::int64_t quads) __attribute__((always_inline)) {
     constexpr std::int64_t kShort = kShortQuads<kBits, kZeroPoint>;
     if constexpr (kShort > 1) {
-      for (; quads > 0; quads -= kShort) {
+      const auto add_nibbles = [&]<int kNibble>(std::int64_t run) __attribute__((always_inline)) {
         ShortSums parts[kGroupedTokens][kPanels] = {};
-        const std::int64_t run = quads < kShort ? quads : kShort;
         for (std::int64_t i = 0; i < run; ++i) {
-          Codes<kBits> q[kPanels];
-          for (int p = 0; p < kPanels; ++p) q[p] = load_quad<kBits>(codes + p * panel_bytes);
-          for (int t = 0; t < kGroupedTokens; ++t) {
-            const Activation<kBits> value = splat_activation<kBits>(x + t * 4);
-            for (int p = 0; p < kPanels; ++p) parts[t][p] = short_dot(parts[t][p], q[p], value);
+          Ints q[kPanels][2];
+          for (int p = 0; p < kPanels; ++p) {
+            if constexpr (kBits == 4) q[p][0] = load_ints(codes + p * panel_bytes + i * 64);
+            else load_codes(codes + p * panel_bytes + i * 64, q[p]);
           }
-          codes += 64;
-          x += kGroupedTokens * 4;
+          for (int t = 0; t < kGroupedTokens; ++t) {
+            const Activation<4> value = splat_activation<4>(x + (i * kGroupedTokens + t) * 4);
+            for (int p = 0; p < kPanels; ++p) parts[t][p] = short_dot(parts[t][p], q[p][kNibble], value);
+          }
         }
         for (int t = 0; t < kGroupedTokens; ++t)
-          for (int p = 0; p < kPanels; ++p) sums[t][p] = add_short(sums[t][p], parts[t][p]);
+          for (int p = 0; p < kPanels; ++p) sums[t][p] = add_short(sums[t][p], parts[t][p], kNibble == 0 ? 1 : 16);
+      };
+      for (; quads > 0; quads -= kShort) {
+        const std::int64_t run = quads < kShort ? quads : kShort;
+        add_nibbles.template operator()<0>(run);
+        if constexpr (kBits == 8) add_nibbles.template operator()<1>(run);
+        codes += run * 64;
+        x += run * kGroupedTokens * 4;
       }
       return;
     }

@@ -31,7 +31,10 @@ std::int64_t file_columns(const checkpoint::TensorInfo& tensor);   // elements o
 std::int64_t file_row_bytes(const checkpoint::TensorInfo& tensor);
 
 // Bytes of the buffer that one chunk is read into, without alignment.
-std::int64_t chunk_buffer_bytes(const checkpoint::TensorInfo& tensor, const Route& route, const Chunk& chunk);
+std::int64_t chunk_buffer_bytes(const LoadPlan& plan, const checkpoint::TensorInfo& tensor, const Route& route, const Chunk& chunk);
+
+// Whether the route's tensor has outputs along its rows and so is read in tiles.
+bool in_tiles(const LoadPlan& plan, const Route& route);
 
 // Temporary memory at most: one buffer a thread, those that are read ahead, and the FP32 group scales of the parameters that are open at once.
 std::int64_t staging_bytes(const checkpoint::Checkpoint& checkpoint, const LoadPlan& plan, int threads);

@@ -4,6 +4,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <map>
 #include <unordered_map>
 
 #include "loader/chunk.h"
@@ -25,6 +26,9 @@ struct Need {
   int stored;                       // -1, or index into Format::stored()
   std::vector<DType> dtypes;        // accepted
   std::vector<std::int64_t> shape;
+  int form = -1;                    // index into LoadPlan::forms
+  std::size_t part = 0;             // of the form's tensors
+  bool optional = false;
 };
 
 const std::vector<DType> kFloatTypes = {DType::kBF16, DType::kF16, DType::kF32};
@@ -40,8 +44,37 @@ std::string name_list(const std::vector<std::string>& names) {
   return text;
 }
 
-std::vector<Need> needs_of(const params::ParamTable& table, const std::optional<quant::FormatPolicy>& stored) {
+// Adds what one piece in a stored form needs; the same matrix may serve several pieces. false: its numbers are plain.
+Result<bool> add_form_needs(const Forms& forms, const ParamSpec& row, std::size_t param, std::size_t p, std::vector<FormSource>& sources, std::map<std::string, int>& known, std::vector<Need>& needs) {
+  const params::Piece& piece = row.pieces[p];
+  const std::string weight = row.piece_name(p);
+  std::int64_t outputs = piece.rows;
+  if (!piece.source.tensor.empty()) {
+    outputs = row.transposed ? piece.source.shape.back() : 1;
+    for (std::size_t d = 0; !row.transposed && d + 1 < piece.source.shape.size(); ++d) outputs *= piece.source.shape[d];
+  }
+  auto [at, added] = known.try_emplace(weight, -1);
+  if (added) {
+    if (auto source = TRY(forms.find(weight, outputs, row.inputs))) {
+      at->second = static_cast<int>(sources.size());
+      sources.push_back(*std::move(source));
+    }
+  }
+  if (at->second < 0) return false;
+  const FormSource& source = sources[static_cast<std::size_t>(at->second)];
+  for (std::size_t t = 0; t < source.tensors.size(); ++t) {
+    const quant::FormTensor& tensor = source.tensors[t];
+    std::vector<std::int64_t> shape = tensor.shape;
+    if (t == 0 && !piece.source.tensor.empty() && source.form == &quant::gguf_form()) shape = piece.source.shape;
+    const std::string name = source.places[t] >= 0 && t == 0 && tensor.suffix == "weight" ? weight : source.base + "." + tensor.suffix;
+    needs.push_back({name, param, p, -1, tensor.dtypes, std::move(shape), at->second, t, tensor.optional});
+  }
+  return true;
+}
+
+Result<std::vector<Need>> needs_of(const params::ParamTable& table, const std::optional<quant::FormatPolicy>& stored, const Forms& forms, std::vector<FormSource>& sources) {
   std::vector<Need> needs;
+  std::map<std::string, int> known;  // index into sources, by the matrix's name; -1: plain
   for (std::size_t i = 0; i < table.rows.size(); ++i) {
     const ParamSpec& row = table.rows[i];
     if (row.derivation) continue;
@@ -52,7 +85,7 @@ std::vector<Need> needs_of(const params::ParamTable& table, const std::optional<
         const auto narrow = format->stored(piece.rows, row.inputs, format->group, false), wide = format->stored(piece.rows, row.inputs, format->group, true);
         for (std::size_t t = 0; t < narrow.size(); ++t)
           needs.push_back({row.piece_base(p) + "." + narrow[t].suffix, i, p, static_cast<int>(t), {narrow[t].dtype, wide[t].dtype}, narrow[t].shape});
-      } else {
+      } else if (row.role == Role::kVector || stored || !TRY(add_form_needs(forms, row, i, p, sources, known, needs))) {
         std::vector<std::int64_t> shape = {piece.rows, row.inputs};
         if (!piece.source.tensor.empty()) shape = piece.source.shape;
         else if (row.role == Role::kVector) shape = {piece.rows};
@@ -64,9 +97,15 @@ std::vector<Need> needs_of(const params::ParamTable& table, const std::optional<
   return needs;
 }
 
-// A vector may be stored as [1, n].
+std::vector<std::int64_t> without_ones(std::vector<std::int64_t> shape) {
+  std::erase(shape, 1);
+  return shape;
+}
+
+// A vector may be stored as [1, n]; of a stored form, where producers differ, any dimension of 1 may be there or not.
 bool fits(const Tensor& tensor, const Need& need) {
   const auto& shape = tensor.info.shape;
+  if (need.form >= 0) return without_ones(shape) == without_ones(need.shape);
   return shape == need.shape || (need.shape.size() == 1 && shape.size() == 2 && shape[0] == 1 && shape[1] == need.shape[0]);
 }
 
@@ -86,12 +125,14 @@ Result<void> check_fit(const Checkpoint& checkpoint, const Tensor& tensor, const
 }
 
 // Pieces that share a tensor must cover it exactly once, so that no number is loaded twice or left over.
-Result<void> check_shares(const Tensor& tensor, const std::vector<Need>& needs, const std::vector<std::size_t>& sharing, const params::ParamTable& table) {
+Result<void> check_shares(const Tensor& tensor, const std::vector<Need>& needs, const std::vector<std::size_t>& sharing, const params::ParamTable& table, const std::vector<FormSource>& sources) {
   struct Area {
     std::int64_t input, output, rows, inputs;
   };
   std::int64_t elements = 1, covered = 0;
-  for (const std::int64_t n : tensor.info.shape) elements *= n;
+  if (const int form = needs[sharing[0]].form; form >= 0) elements = sources[static_cast<std::size_t>(form)].outputs * sources[static_cast<std::size_t>(form)].inputs;
+  else
+    for (const std::int64_t n : tensor.info.shape) elements *= n;
   if (sharing.size() == 1 && table.rows[needs[sharing[0]].param].pieces[needs[sharing[0]].piece].source.tensor.empty()) return {};
   std::vector<Area> areas;
   for (const std::size_t n : sharing) {
@@ -106,6 +147,44 @@ Result<void> check_shares(const Tensor& tensor, const std::vector<Need>& needs, 
     apart &= areas[i].input > areas[i - 1].input ? areas[i].input >= areas[i - 1].input + areas[i - 1].inputs : areas[i].output >= areas[i - 1].output + areas[i - 1].rows;
   if (!apart || covered != elements) return fail(Code::kInternal, "tensor \"{}\" is declared {}", tensor.info.name, apart ? "in part" : "twice");
   return {};
+}
+
+// Reads which input belongs to which group, where a stored form says so in a tensor of its own.
+Result<void> read_order(const Checkpoint& checkpoint, FormSource& source) {
+  for (std::size_t t = 0; t < source.tensors.size(); ++t) {
+    if (source.places[t] < 0 || !source.tensors[t].suffix.ends_with("g_idx")) continue;
+    const Tensor& tensor = checkpoint.tensors()[static_cast<std::size_t>(source.places[t])];
+    std::vector<std::int32_t> groups(static_cast<std::size_t>(tensor.info.elements()));
+    TRY(checkpoint.shards()[static_cast<std::size_t>(tensor.shard)].read_at(groups.data(), static_cast<std::size_t>(tensor.info.bytes()), tensor.info.begin));
+    if (auto read = quant::set_order(source.settings, groups); !read) return fail_at(fmt::format("\"{}\"", tensor.info.name), std::move(read).error());
+  }
+  return {};
+}
+
+// A row whose pieces all lie in one kind of stored form keeps it, where a format of ours holds it and `policy` asks for no other; else it is FP32 (or what `policy`
+// asks for). Returns the order of inputs of each row.
+Result<std::vector<quant::InputOrder>> keep_forms(const Checkpoint& checkpoint, const params::ParamTable& table, const quant::FormatPolicy& policy, LoadPlan& plan,
+                                                  std::vector<const quant::Format*>& stored_format, std::vector<bool>& wide) {
+  std::vector<quant::InputOrder> orders(table.rows.size());
+  for (FormSource& source : plan.forms) TRY(read_order(checkpoint, source));
+  std::vector<std::vector<const FormSource*>> of_row(table.rows.size());
+  for (const Route& route : plan.routes) {
+    if (route.form < 0) continue;
+    of_row[route.param].push_back(&plan.forms[static_cast<std::size_t>(route.form)]);
+  }
+  for (std::size_t i = 0; i < table.rows.size(); ++i) {
+    if (of_row[i].empty() || policy.of(table.rows[i])) continue;
+    const quant::FormSettings& first = of_row[i][0]->settings;
+    const auto same = [&](const FormSource* source) {
+      const quant::FormSettings& s = source->settings;
+      return s.kind == first.kind && s.group == first.group && s.offsets == first.offsets && (s.order == first.order || (s.order && first.order && *s.order == *first.order));
+    };
+    const bool all = of_row[i].size() == table.rows[i].pieces.size() && std::ranges::all_of(of_row[i], same) && table.rows[i].role != Role::kRouter;
+    stored_format[i] = all ? quant::native_format(first.kind, first.group, first.offsets) : nullptr;
+    if (stored_format[i]) orders[i] = first.order;
+    else wide[i] = true;
+  }
+  return orders;
 }
 
 // "wint8", or "wint8, experts wint4, 3 overrides".
@@ -124,9 +203,7 @@ Result<std::optional<quant::FormatPolicy>> stored_policy(const JsonView& config)
   const Json& quantization = (*config.object)["quantization_config"];
   if (!quantization.is_object()) return fail(Code::kCorrupt, "{}: \"quantization_config\" must be an object", config.where);
   const JsonView view{&quantization, config.where + ": quantization_config"};
-  if (!view.has("inflight"))
-    return fail(Code::kUnsupported, "{}: quantization method \"{}\" of another producer cannot be loaded yet; use the unquantized checkpoint and --quantization",
-                config.where, TRY(view.string_or("quant_method", "?")));
+  if (!view.has("inflight")) return std::nullopt;
   const JsonView own{&quantization["inflight"], view.where + ": inflight"};
   if (!own.object->is_object()) return fail(Code::kCorrupt, "{} must be an object", own.where);
   const std::int64_t version = TRY(own.integer("version"));
@@ -159,18 +236,20 @@ Result<LoadPlan> plan_load(const Checkpoint& checkpoint, const params::ParamTabl
 
   LoadPlan plan;
   std::unordered_map<std::string_view, std::vector<std::size_t>> needs_by_tensor;
-  const std::vector<Need> needs = needs_of(table, stored);
+  const Forms forms = TRY(Forms::of(checkpoint));
+  const std::vector<Need> needs = TRY(needs_of(table, stored, forms, plan.forms));
   std::vector<std::string> missing;
   std::vector<bool> wide(table.rows.size(), false);
   for (std::size_t i = 0; i < needs.size(); ++i) {
-    needs_by_tensor[needs[i].name].push_back(i);
     const Tensor* tensor = checkpoint.find(needs[i].name);
+    if (!tensor && needs[i].optional) continue;
+    needs_by_tensor[needs[i].name].push_back(i);
     if (!tensor) {
       if (missing.empty() || missing.back() != needs[i].name) missing.push_back(needs[i].name);
       continue;
     }
     TRY(check_fit(checkpoint, *tensor, needs[i], table.rows[needs[i].param]));
-    if (needs[i].stored < 0 && tensor->info.dtype != DType::kBF16) wide[needs[i].param] = true;
+    if (needs[i].stored < 0 && needs[i].form < 0 && tensor->info.dtype != DType::kBF16) wide[needs[i].param] = true;
   }
   if (!missing.empty())
     return fail(Code::kCorrupt, "{}: {} of the {} tensors that the model needs are missing:{}\n  hint: an incomplete download, or config.json of another model?",
@@ -186,13 +265,24 @@ Result<LoadPlan> plan_load(const Checkpoint& checkpoint, const params::ParamTabl
       else unexpected.push_back(fmt::format("{} {}", tensor.info.name, shape_text(tensor.info.shape)));
       continue;
     }
-    TRY(check_shares(tensor, needs, found->second, table));
+    TRY(check_shares(tensor, needs, found->second, table, plan.forms));
     const std::size_t routes_before = plan.routes.size();
+    bool companion = false;  // read beside the codes of a stored form
     for (const std::size_t n : found->second) {
       const Need& need = needs[n];
       const ParamSpec& row = table.rows[need.param];
       const params::Piece& piece = row.pieces[need.piece];
       if (!TRY(params::is_local(row, topology))) continue;
+      if (need.form >= 0) {
+        const FormSource& source = plan.forms[static_cast<std::size_t>(need.form)];
+        Route route{.tensor = static_cast<int>(t), .param = need.param, .slice = TRY(params::slice_of(row, need.piece, topology)), .form = need.form};
+        plan.source_bytes += static_cast<std::int64_t>(static_cast<double>(tensor.info.bytes()) * static_cast<double>(route.slice.row_end - route.slice.row_begin) / static_cast<double>(source.outputs));
+        route.slice.row_begin += piece.source.first_output;
+        route.slice.row_end += piece.source.first_output;
+        if (need.part == 0) plan.routes.push_back(route);
+        else companion = true;
+        continue;
+      }
       Route route{.tensor = static_cast<int>(t), .param = need.param, .slice = TRY(params::slice_of(row, need.piece, topology)), .stored = need.stored,
                   .matrix = need.shape.size() >= 2, .transposed = need.stored < 0 && need.shape.size() >= 2 && row.transposed, .first_input = piece.source.first_input};
       const std::int64_t part = (route.slice.row_end - route.slice.row_begin) * (route.slice.col_end - route.slice.col_begin);
@@ -206,7 +296,7 @@ Result<LoadPlan> plan_load(const Checkpoint& checkpoint, const params::ParamTabl
       }
       plan.routes.push_back(route);
     }
-    ++(plan.routes.size() == routes_before ? plan.tensors_elsewhere : plan.tensors_loaded);
+    ++(plan.routes.size() == routes_before && !companion ? plan.tensors_elsewhere : plan.tensors_loaded);
   }
   if (!unexpected.empty())
     return fail(Code::kCorrupt, "{}: {} tensors belong to no parameter of this model, and no rule ignores them:{}\n  hint: config.json of another model, or a variant that is not supported?",
@@ -216,8 +306,11 @@ Result<LoadPlan> plan_load(const Checkpoint& checkpoint, const params::ParamTabl
   if (stored)
     for (std::size_t i = 0; i < table.rows.size(); ++i)
       stored_format[i] = stored->of(table.rows[i]);
+  const auto orders = TRY(keep_forms(checkpoint, table, policy, plan, stored_format, wide));
   const quant::FormatPolicy as_stored{.wide_derived = policy.wide_derived};
   plan.params = TRY(quant::plan_params(table, topology, stored ? as_stored : policy, wide, stored_format));
+  for (std::size_t i = 0; i < table.rows.size(); ++i)
+    if (stored_format[i]) plan.params.slots[i].order = orders[i];
   for (const ParamSpec& row : table.rows)
     if (row.derivation) plan.derive_bytes.push_back(quant::derive_bytes(table.rows[row.derivation->source].inputs, *row.derivation));
   plan.quantization = describe_policy(stored ? *stored : policy, table);

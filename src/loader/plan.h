@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "loader/forms.h"
 #include "params/param_spec.h"
 #include "params/partition.h"
 #include "quant/store.h"
@@ -22,11 +23,13 @@ struct Route {
   bool matrix = true;           // false: a vector or a shape, taken whole
   bool transposed = false;      // the tensor's rows are inputs, its columns outputs
   std::int64_t first_input = 0; // transposed: the tensor's row that is input 0
+  int form = -1;                // index into LoadPlan::forms, whose codes `tensor` holds; slice rows are outputs of that matrix
 };
 
 struct LoadPlan {
   quant::ParamPlan params;
   std::vector<Route> routes;             // in shard, then offset order
+  std::vector<FormSource> forms;         // matrices in stored forms of other tools
   std::int64_t source_bytes = 0;         // bytes of the checkpoint that will be read
   std::int64_t tensors_loaded = 0;       // tensors of which this rank reads some
   std::int64_t tensors_elsewhere = 0;    // tensors of which this rank reads nothing
@@ -36,11 +39,11 @@ struct LoadPlan {
   std::string quantization;              // the format of the linears in effect
 };
 
-// The format that a converted folder's config.json names ("quantization_config" with our own block), or nullopt for a plain checkpoint.
-// A foreign quantization_config is refused with its method's name.
+// The format that a converted folder's config.json names ("quantization_config" with our own block), or nullopt for any other checkpoint.
 Result<std::optional<quant::FormatPolicy>> stored_policy(const JsonView& config);
 
-// `policy` applies to a plain checkpoint; a converted one keeps its own formats, and asking for another is an error.
+// `policy` applies to plain numbers and to stored forms of other tools, which are kept as they are where it asks for nothing else (FP32 where no format of
+// ours holds them); a converted folder keeps its own formats.
 Result<LoadPlan> plan_load(const checkpoint::Checkpoint& checkpoint, const params::ParamTable& table, const params::Topology& topology,
                            const quant::FormatPolicy& policy, int threads);
 

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <mutex>
+#include <optional>
 
 #include "base/bf16.h"
+#include "loader/chunk.h"
 #include "quant/derive.h"
 
 namespace inflight::loader {
@@ -46,8 +49,8 @@ std::string place_of(const TensorInfo& tensor, std::int64_t row, std::int64_t co
 
 }  // namespace
 
-Sink::Sink(const checkpoint::Checkpoint& checkpoint, const LoadPlan& plan, const params::ParamTable& table, const quant::Kernels& kernels, quant::ParamStore& store)
-    : checkpoint_(checkpoint), plan_(plan), table_(table), kernels_(kernels), store_(store), progress_(std::make_unique<Progress[]>(table.rows.size())) {
+Sink::Sink(const std::vector<checkpoint::Tensor>& tensors, const LoadPlan& plan, const params::ParamTable& table, const quant::Kernels& kernels, quant::ParamStore& store)
+    : tensors_(tensors), plan_(plan), table_(table), kernels_(kernels), store_(store), progress_(std::make_unique<Progress[]>(table.rows.size())) {
   for (std::size_t i = 0; i < table.rows.size(); ++i)
     if (table.rows[i].derivation) derived_.push_back(i);
   for (const Route& route : plan.routes) {
@@ -55,26 +58,84 @@ Sink::Sink(const checkpoint::Checkpoint& checkpoint, const LoadPlan& plan, const
   }
 }
 
+Result<void> Sink::begin(const Route& route) {
+  Result<void> begun;
+  std::call_once(progress_[route.param].begun, [&] { begun = quant::begin(store_.matrix(route.param)); });
+  return begun;
+}
+
+// The release/acquire pair makes all rows visible to the one thread that completes the parameter.
+Result<void> Sink::count(const Route& route, std::int64_t rows) {
+  if (progress_[route.param].rows_left.fetch_sub(rows, std::memory_order_acq_rel) != rows || !plan_.params.slots[route.param].format) return {};
+  quant::finish(store_.matrix(route.param));
+  return derive_from(route.param);
+}
+
 Result<void> Sink::accept(const Chunk& chunk, const std::byte* data, std::int64_t stride_bytes) {
   const Route& route = plan_.routes[chunk.route];
-  const TensorInfo& tensor = checkpoint_.tensors()[static_cast<std::size_t>(route.tensor)].info;
-  Progress& progress = progress_[route.param];
-  const bool matrix = plan_.params.slots[route.param].format != nullptr;
-  if (matrix) {
-    Result<void> begun;
-    std::call_once(progress.begun, [&] { begun = quant::begin(store_.matrix(route.param)); });
-    TRY(begun);
+  const TensorInfo& tensor = tensors_[static_cast<std::size_t>(route.tensor)].info;
+  if (!plan_.params.slots[route.param].format) {
+    TRY(accept_vector(route, tensor, data));
+  } else {
+    TRY(begin(route));
+    TRY(route.stored < 0 ? accept_rows(route, tensor, chunk, data, stride_bytes) : accept_stored(route, tensor, chunk, data, stride_bytes));
   }
-  if (!matrix) TRY(accept_vector(route, tensor, data));
-  else if (route.stored < 0) TRY(accept_rows(route, tensor, chunk, data, stride_bytes));
-  else TRY(accept_stored(route, tensor, chunk, data, stride_bytes));
+  return count(route, chunk.rows);
+}
 
-  // The release/acquire pair makes all rows visible to the one thread that completes the parameter.
-  if (progress.rows_left.fetch_sub(chunk.rows, std::memory_order_acq_rel) == chunk.rows && matrix) {
-    quant::finish(store_.matrix(route.param));
-    return derive_from(route.param);
-  }
+Result<void> Sink::accept_whole(std::size_t r, const std::byte* data, ThreadPool* pool) {
+  const Route& route = plan_.routes[r];
+  const TensorInfo& tensor = tensors_[static_cast<std::size_t>(route.tensor)].info;
+  const std::int64_t stride = file_row_bytes(tensor), width = dtype_bits(tensor.dtype) / 8, rows = route.slice.row_end - route.slice.row_begin;
+  if (!route.matrix) return accept({r, 0, 1}, data, stride);
+  const std::int64_t inputs = route.slice.col_end - route.slice.col_begin;
+  const auto range = [&](std::int64_t begin, std::int64_t count) -> Result<void> {
+    if (!route.transposed) return accept({r, begin, count}, data + begin * stride + (route.stored < 0 ? route.slice.col_begin * width : 0), stride);
+    std::vector<std::byte> panel(static_cast<std::size_t>(quant::kPanelRows * inputs * width));
+    return accept_transposed({r, begin, count}, data + (route.first_input + route.slice.col_begin) * stride + begin * width, stride, panel.data());
+  };
+  if (!pool) return range(route.slice.row_begin, rows);
+  constexpr std::int64_t kRows = 16 * quant::kPanelRows;
+  const std::int64_t lead = std::min((quant::kPanelRows - route.slice.local_row % quant::kPanelRows) % quant::kPanelRows, rows);  // up to the first whole panel
+  if (lead != 0) TRY(range(route.slice.row_begin, lead));
+  std::mutex mutex;
+  std::optional<Error> error;
+  pool->parallel_for(rows - lead, kRows, [&](std::int64_t begin, std::int64_t end) {
+    if (auto done = range(route.slice.row_begin + lead + begin, end - begin); !done) {
+      const std::lock_guard lock(mutex);
+      if (!error) error = std::move(done).error();
+    }
+  });
+  if (error) return std::unexpected(*std::move(error));
   return {};
+}
+
+Result<void> Sink::accept_form(const Chunk& chunk, std::span<const quant::FormBytes> bytes) {
+  const Route& route = plan_.routes[chunk.route];
+  const FormSource& source = plan_.forms[static_cast<std::size_t>(route.form)];
+  quant::Matrix& matrix = store_.matrix(route.param);
+  TRY(begin(route));
+  const quant::FormSettings& settings = source.settings;
+  const bool kept = matrix.format->import_parts && matrix.format == quant::native_format(settings.kind, settings.group, settings.offsets);
+  FormScratch scratch(source);
+  for (std::int64_t done = 0; done < chunk.rows;) {
+    const std::int64_t local = route.slice.local_row + chunk.row - route.slice.row_begin + done;
+    const auto rows = static_cast<int>(std::min(quant::kPanelRows - local % quant::kPanelRows, chunk.rows - done));
+    quant::RowParts parts = scratch.parts(source, rows);
+    if (auto taken = source.form->take_apart(settings, bytes, chunk.row + done, parts); !taken)
+      return fail_at(fmt::format("{} in {} form", source.base, source.form->name), std::move(taken).error());
+    if (kept) {
+      matrix.format->import_parts(kernels_, parts, local, matrix);
+    } else {
+      quant::dequantize_parts(parts, scratch.numbers());
+      const quant::SourceRows numbers{.data = scratch.numbers() + route.slice.col_begin, .dtype = DType::kF32, .stride = source.inputs, .rows = rows, .inputs = matrix.inputs};
+      if (const std::int64_t bad = matrix.format->store(kernels_, numbers, local, matrix); bad >= 0)
+        return fail(Code::kCorrupt, "{} in {} form holds a number that is not finite in row {}, column {}. Is the file damaged?", source.base, source.form->name,
+                    chunk.row + done + bad / matrix.inputs, route.slice.col_begin + bad % matrix.inputs);
+    }
+    done += rows;
+  }
+  return count(route, chunk.rows);
 }
 
 Result<void> Sink::derive_from(std::size_t source) {
@@ -88,7 +149,7 @@ Result<void> Sink::derive_from(std::size_t source) {
 
 Result<void> Sink::accept_transposed(const Chunk& chunk, const std::byte* data, std::int64_t stride_bytes, std::byte* panel) {
   const Route& route = plan_.routes[chunk.route];
-  const std::int64_t width = dtype_bits(checkpoint_.tensors()[static_cast<std::size_t>(route.tensor)].info.dtype) / 8;
+  const std::int64_t width = dtype_bits(tensors_[static_cast<std::size_t>(route.tensor)].info.dtype) / 8;
   const std::int64_t inputs = route.slice.col_end - route.slice.col_begin;
   for (std::int64_t done = 0; done < chunk.rows;) {  // up to the end of a panel, so that a panel is quantized in one go
     const std::int64_t local = route.slice.local_row + chunk.row - route.slice.row_begin + done;

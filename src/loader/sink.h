@@ -5,9 +5,11 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "base/thread_pool.h"
 #include "checkpoint/checkpoint.h"
 #include "loader/chunk.h"
 #include "loader/plan.h"
@@ -17,7 +19,8 @@ namespace inflight::loader {
 
 class Sink {
  public:
-  Sink(const checkpoint::Checkpoint& checkpoint, const LoadPlan& plan, const params::ParamTable& table, const quant::Kernels& kernels, quant::ParamStore& store);
+  // tensors: what Route::tensor counts.
+  Sink(const std::vector<checkpoint::Tensor>& tensors, const LoadPlan& plan, const params::ParamTable& table, const quant::Kernels& kernels, quant::ParamStore& store);
 
   // `data`: the chunk's rows, `stride_bytes` apart, beginning at the first column of the route's slice. Each chunk must be given exactly once.
   // kCorrupt: NaN or infinity (names tensor and element), or stored codes out of range.
@@ -25,6 +28,12 @@ class Sink {
 
   // The same for a transposed route: `data` [inputs of the slice][chunk.rows], inputs stride_bytes apart. panel: scratch for 16 rows of the slice's inputs.
   Result<void> accept_transposed(const Chunk& chunk, const std::byte* data, std::int64_t stride_bytes, std::byte* panel);
+
+  // All of a route that is not in a stored form; `tensor`: the whole tensor in memory. pool: nullptr, or threads to share the rows.
+  Result<void> accept_whole(std::size_t route, const std::byte* tensor, ThreadPool* pool);
+
+  // The same for a route in a stored form: `bytes` of its tensors, which hold the chunk's outputs.
+  Result<void> accept_form(const Chunk& chunk, std::span<const quant::FormBytes> bytes);
 
   // After all chunks: an error names parameters that never completed.
   Result<void> check_complete() const;
@@ -34,12 +43,14 @@ class Sink {
     std::atomic<std::int64_t> rows_left{0};  // over all tensors of the parameter
     std::once_flag begun;
   };
+  Result<void> begin(const Route& route);
+  Result<void> count(const Route& route, std::int64_t rows);
   Result<void> accept_vector(const Route& route, const checkpoint::TensorInfo& tensor, const std::byte* data);
   Result<void> accept_rows(const Route& route, const checkpoint::TensorInfo& tensor, const Chunk& chunk, const std::byte* data, std::int64_t stride_bytes);
   Result<void> derive_from(std::size_t source);
   Result<void> accept_stored(const Route& route, const checkpoint::TensorInfo& tensor, const Chunk& chunk, const std::byte* data, std::int64_t stride_bytes);
 
-  const checkpoint::Checkpoint& checkpoint_;
+  const std::vector<checkpoint::Tensor>& tensors_;
   const LoadPlan& plan_;
   const params::ParamTable& table_;
   const quant::Kernels& kernels_;

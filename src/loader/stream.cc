@@ -100,6 +100,36 @@ Result<ReadRows> read_tile(const InputFile& file, const TensorInfo& tensor, cons
   return ReadRows{buffer, tile_bytes};
 }
 
+// The codes of some outputs of a matrix in a stored form.
+Result<ReadRows> read_codes(const InputFile& file, const TensorInfo& tensor, const quant::FormTensor& codes, const Chunk& chunk, std::byte* buffer) {
+  if (!file.direct()) {
+    const quant::FormBytes bytes = TRY(read_form(file, tensor, codes, chunk.row, chunk.rows, buffer));
+    return ReadRows{bytes.data, bytes.stride};
+  }
+  const std::int64_t begin = tensor.begin + form_range(codes, chunk.row, chunk.rows).begin * file_row_bytes(tensor), end = begin + form_bytes(tensor, codes, chunk.row, chunk.rows);
+  const std::int64_t aligned = begin / kDirectAlignment * kDirectAlignment, aligned_end = (end + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
+  TRY(file.read_at(buffer, static_cast<std::size_t>(aligned_end - aligned), aligned, static_cast<std::size_t>(end - aligned)));
+  return ReadRows{buffer + (begin - aligned), file_row_bytes(tensor)};
+}
+
+// Puts a chunk's codes away together with what the other tensors of its matrix say of these outputs.
+Result<void> accept_form(const Checkpoint& checkpoint, const LoadPlan& plan, const Chunk& chunk, const ReadRows& codes, Sink& sink) {
+  const FormSource& source = plan.forms[static_cast<std::size_t>(plan.routes[chunk.route].form)];
+  std::vector<quant::FormBytes> bytes(source.tensors.size());
+  std::vector<std::vector<std::byte>> buffers(source.tensors.size());
+  for (std::size_t t = 0; t < source.tensors.size(); ++t) {
+    if (source.places[t] < 0) continue;
+    const checkpoint::Tensor& tensor = checkpoint.tensors()[static_cast<std::size_t>(source.places[t])];
+    if (t == 0) {
+      bytes[t] = {codes.data, codes.stride, form_range(source.tensors[t], chunk.row, chunk.rows).origin, tensor.info.dtype};
+      continue;
+    }
+    buffers[t].resize(static_cast<std::size_t>(form_bytes(tensor.info, source.tensors[t], chunk.row, chunk.rows)));
+    bytes[t] = TRY(read_form(checkpoint.shards()[static_cast<std::size_t>(tensor.shard)], tensor.info, source.tensors[t], chunk.row, chunk.rows, buffers[t].data()));
+  }
+  return sink.accept_form(chunk, bytes);
+}
+
 }  // namespace
 
 Result<LoadReport> load_streaming(const LoadContext& context, const Progress& progress) {
@@ -111,7 +141,7 @@ Result<LoadReport> load_streaming(const LoadContext& context, const Progress& pr
   // Tiles of transposed tensors are rows of a few kilobytes: what one tile leaves of a page, the next one takes from the page cache.
   std::vector<bool> tiled(checkpoint.shards().size());
   for (const Route& route : context.plan.routes)
-    if (route.transposed) tiled[static_cast<std::size_t>(checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].shard)] = true;
+    if (in_tiles(context.plan, route)) tiled[static_cast<std::size_t>(checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].shard)] = true;
   std::vector<InputFile> files;
   std::vector<std::int64_t> chunk_bytes;
   for (const InputFile& shard : checkpoint.shards()) {
@@ -125,10 +155,10 @@ Result<LoadReport> load_streaming(const LoadContext& context, const Progress& pr
   std::int64_t largest = 0;
   for (const Chunk& chunk : chunks) {
     const Route& route = context.plan.routes[chunk.route];
-    largest = std::max(largest, chunk_buffer_bytes(checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].info, route, chunk));
+    largest = std::max(largest, chunk_buffer_bytes(context.plan, checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].info, route, chunk));
   }
 
-  Sink sink(checkpoint, context.plan, context.table, context.kernels, context.store);
+  Sink sink(checkpoint.tensors(), context.plan, context.table, context.kernels, context.store);
   FirstError error;
   std::atomic<std::int64_t> bytes_done{0};
   const auto file_of = [&](const Chunk& chunk) -> const InputFile& {
@@ -137,16 +167,18 @@ Result<LoadReport> load_streaming(const LoadContext& context, const Progress& pr
   const auto read = [&](const Chunk& chunk, std::byte* buffer) {
     const Route& route = context.plan.routes[chunk.route];
     const TensorInfo& tensor = checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].info;
+    if (route.form >= 0) return read_codes(file_of(chunk), tensor, context.plan.forms[static_cast<std::size_t>(route.form)].tensors[0], chunk, buffer);
     return route.transposed ? read_tile(file_of(chunk), tensor, route, chunk, buffer) : read_chunk(file_of(chunk), tensor, route, chunk, buffer);
   };
   // Puts chunk i away; false: an error was reported, nothing more is to be done.
   const auto consume = [&](std::size_t i, const ReadRows& rows, std::byte* buffer, int worker, Clock::time_point& reported) {
     const Route& route = context.plan.routes[chunks[i].route];
     const std::int64_t inputs = route.slice.col_end - route.slice.col_begin;
-    auto accepted = route.transposed ? sink.accept_transposed(chunks[i], rows.data, rows.stride, buffer + inputs * rows.stride)
+    auto accepted = route.form >= 0    ? accept_form(checkpoint, context.plan, chunks[i], rows, sink)
+                    : route.transposed ? sink.accept_transposed(chunks[i], rows.data, rows.stride, buffer + inputs * rows.stride)
                                      : sink.accept(chunks[i], rows.data, rows.stride);
     if (!accepted) return error.report(i, std::move(accepted).error()), false;
-    const std::int64_t bytes = route.transposed ? inputs * rows.stride : rows.stride * chunks[i].rows;
+    const std::int64_t bytes = route.form >= 0 ? chunk_buffer_bytes(context.plan, checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].info, route, chunks[i]) : route.transposed ? inputs * rows.stride : rows.stride * chunks[i].rows;
     const std::int64_t done = bytes_done.fetch_add(bytes, std::memory_order_relaxed) + bytes;
     if (worker == 0 && progress && Clock::now() - reported > std::chrono::milliseconds(50)) {
       reported = Clock::now();

@@ -1,6 +1,7 @@
 // The plain road: every tensor in memory first, then quantized parameter by parameter.
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <map>
 #include <vector>
 
@@ -16,31 +17,32 @@ Result<LoadReport> load_whole(const LoadContext& context, const Progress& progre
 
   std::map<int, Buffer> tensors;  // whole, by index into Checkpoint::tensors()
   std::int64_t read = 0;
+  std::vector<int> needed;
   for (const Route& route : context.plan.routes) {
-    if (tensors.contains(route.tensor)) continue;
-    const checkpoint::Tensor& tensor = checkpoint.tensors()[static_cast<std::size_t>(route.tensor)];
-    Buffer& buffer = tensors[route.tensor] = TRY(Buffer::map(static_cast<std::size_t>(tensor.info.bytes())));
+    needed.push_back(route.tensor);
+    if (route.form >= 0) std::ranges::copy_if(context.plan.forms[static_cast<std::size_t>(route.form)].places, std::back_inserter(needed), [](int place) { return place >= 0; });
+  }
+  for (const int place : needed) {
+    if (tensors.contains(place)) continue;
+    const checkpoint::Tensor& tensor = checkpoint.tensors()[static_cast<std::size_t>(place)];
+    Buffer& buffer = tensors[place] = TRY(Buffer::map(static_cast<std::size_t>(tensor.info.bytes())));
     TRY(checkpoint.shards()[static_cast<std::size_t>(tensor.shard)].read_at(buffer.data(), buffer.bytes(), tensor.info.begin));
     read += tensor.info.bytes();
     if (progress && !progress(std::min(read, context.plan.source_bytes), context.plan.source_bytes)) return fail(Code::kCancelled, "loading was stopped");
   }
 
-  Sink sink(checkpoint, context.plan, context.table, context.kernels, context.store);
+  Sink sink(checkpoint.tensors(), context.plan, context.table, context.kernels, context.store);
   for (std::size_t r = 0; r < context.plan.routes.size(); ++r) {
     const Route& route = context.plan.routes[r];
-    const checkpoint::TensorInfo& tensor = checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].info;
-    const std::byte* data = tensors[route.tensor].data();
-    const std::int64_t stride = file_row_bytes(tensor), width = dtype_bits(tensor.dtype) / 8;
-    if (!route.matrix) {
-      TRY(sink.accept({r, 0, 1}, data, stride));
-    } else if (!route.transposed) {
-      const std::int64_t first_byte = route.slice.row_begin * stride + (route.stored < 0 ? route.slice.col_begin * width : 0);
-      TRY(sink.accept({r, route.slice.row_begin, route.slice.row_end - route.slice.row_begin}, data + first_byte, stride));
+    if (route.form >= 0) {
+      const FormSource& source = context.plan.forms[static_cast<std::size_t>(route.form)];
+      std::vector<quant::FormBytes> bytes;
+      for (std::size_t t = 0; t < source.tensors.size(); ++t)
+        bytes.push_back(source.places[t] < 0 ? quant::FormBytes{}
+                                             : form_view(checkpoint.tensors()[static_cast<std::size_t>(source.places[t])].info, source.tensors[t], route.slice.row_begin, tensors[source.places[t]].data()));
+      TRY(sink.accept_form({r, route.slice.row_begin, route.slice.row_end - route.slice.row_begin}, bytes));
     } else {
-      const Chunk all{r, route.slice.row_begin, route.slice.row_end - route.slice.row_begin};
-      const std::int64_t inputs = route.slice.col_end - route.slice.col_begin;
-      std::vector<std::byte> panel(static_cast<std::size_t>(quant::kPanelRows * inputs * width));
-      TRY(sink.accept_transposed(all, data + (route.first_input + route.slice.col_begin) * stride + route.slice.row_begin * width, stride, panel.data()));
+      TRY(sink.accept_whole(r, tensors[route.tensor].data(), nullptr));
     }
   }
   for (std::size_t shard = 0; shard < checkpoint.shards().size(); ++shard) TRY(checkpoint.verify_unchanged(static_cast<int>(shard)));

@@ -10,7 +10,7 @@
 
 namespace inflight::quant {
 
-// Arithmetic on activations. kFp32: as they are. kBf16: rounded to BF16. Of quantized weights only: kInt8: two int8 planes a token;
+// Arithmetic on activations. kFp32: as they are. kBf16: rounded to BF16. Of integer weights only (FP8 ones take it as kFp32): kInt8: two int8 planes a token;
 // kInt8Grouped: one plane with one scale a token; values that stand out have 16 bits (kernels/kernels.h).
 enum class Arithmetic { kFp32, kBf16, kInt8, kInt8Grouped };
 
@@ -21,8 +21,9 @@ std::string_view arithmetic_name(Arithmetic arithmetic);
 struct ComputePolicy {
   Arithmetic quantized_prefill = Arithmetic::kFp32, quantized_decode = Arithmetic::kFp32;  // wint8, wint4...
   Arithmetic plain_prefill = Arithmetic::kFp32, plain_decode = Arithmetic::kFp32;          // bf16, f32
-  Arithmetic prefill(const Format& format) const { return format.quantized() ? quantized_prefill : plain_prefill; }
-  Arithmetic decode(const Format& format) const { return format.quantized() ? quantized_decode : plain_decode; }
+  Arithmetic fp8_prefill = Arithmetic::kFp32, fp8_decode = Arithmetic::kFp32;              // E4M3 codes: not kInt8
+  Arithmetic prefill(const Format& format) const { return format.codes == Codes::kE4M3 ? fp8_prefill : format.quantized() ? quantized_prefill : plain_prefill; }
+  Arithmetic decode(const Format& format) const { return format.codes == Codes::kE4M3 ? fp8_decode : format.quantized() ? quantized_decode : plain_decode; }
 };
 
 // --compute auto|fp32|bf16|int8. `auto` is a table fixed in source from measurement (docs/performance.md), per ISA class.

@@ -111,9 +111,9 @@ using ShortSums = Ints;
 LANES_INLINE Ints short_dot(Ints sums, Ints codes, __m256i x) {
   return {_mm256_add_epi16(sums.a, _mm256_maddubs_epi16(codes.a, x)), _mm256_add_epi16(sums.b, _mm256_maddubs_epi16(codes.b, x))};
 }
-LANES_INLINE Ints add_short(Ints sum, Ints shorts) {
-  const __m256i ones = _mm256_set1_epi16(1);
-  return {_mm256_add_epi32(sum.a, _mm256_madd_epi16(shorts.a, ones)), _mm256_add_epi32(sum.b, _mm256_madd_epi16(shorts.b, ones))};
+LANES_INLINE Ints add_short(Ints sum, Ints shorts, short times) {
+  const __m256i by = _mm256_set1_epi16(times);
+  return {_mm256_add_epi32(sum.a, _mm256_madd_epi16(shorts.a, by)), _mm256_add_epi32(sum.b, _mm256_madd_epi16(shorts.b, by))};
 }
 #ifdef __AVXVNNI__  // isa/avx2_vnni
 // Quads whose products with one activation each fit a short sum.
@@ -134,7 +134,7 @@ LANES_INLINE Ints dot(Ints sum, Ints codes, __m256i x) {
 }
 #else
 template <int kBits, int kZeroPoint>
-constexpr int kShortQuads = kBits == 4 && kZeroPoint == 8 ? 8 : 1;  // 8 * 2 * 15 * 128 fits 16 bits
+constexpr int kShortQuads = kZeroPoint == 64 ? 1 : 8;  // 8 * 2 * 15 * 128 fits 16 bits
 // Without VNNI: u8 codes as 16-bit integers of even and of odd inputs (8-bit multiply-adds would saturate), u4 codes as bytes (2 * 15 * 127 fits 16 bits).
 struct WideCodes {
   Ints even, odd;

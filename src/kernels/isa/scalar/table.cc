@@ -9,8 +9,9 @@ extern const RooflineKernels roofline_scalar;
 extern const Lut4Kernels lut4_scalar;
 extern const LatentKernels latent_scalar;
 extern const OffsetKernels offsets_scalar;
+extern const Fp8Kernels fp8_scalar;
 extern const Kernels table_scalar;
 
-const Kernels table_scalar{"scalar", &load_scalar, &linear_scalar, &vector_scalar, &roofline_scalar, &lut4_scalar, &latent_scalar, &offsets_scalar};
+const Kernels table_scalar{"scalar", &load_scalar, &linear_scalar, &vector_scalar, &roofline_scalar, &lut4_scalar, &latent_scalar, &offsets_scalar, &fp8_scalar};
 
 }  // namespace inflight::kernels
