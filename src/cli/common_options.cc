@@ -34,8 +34,8 @@ void add_model_arguments(CLI::App& app, ModelArguments& arguments, bool model_re
       ->type_name("TEXT")->expected(1)->take_all()->group(load);
   app.add_option("--lm-head", engine.lm_head, "Format of the output head: auto, bf16, wint8, ... (auto: wint8 with a wint format, else as stored)")->capture_default_str()->group(load);
   app.add_option("--load-choices", engine.load_choices, "default_v1: stream and quantize in flight; default: all of it in memory, then quantize")->capture_default_str()->group(load);
-  app.add_option("--tensor-parallel-size", arguments.tensor_parallel_size, "Ranks that share each matrix (only 1 so far)")->capture_default_str()->group(load);
-  app.add_flag("--enable-expert-parallel", arguments.expert_parallel, "Spread experts over ranks (not supported yet)")->group(load);
+  app.add_option("--tensor-parallel-size", engine.tensor_parallel_size, "Ranks that share each matrix (inspect alone takes more than 1 so far)")->capture_default_str()->group(load);
+  app.add_flag("--enable-expert-parallel", engine.enable_expert_parallel, "Whole experts are spread over the ranks (inspect alone so far)")->group(load);
   const std::string run = "Running";
   app.add_option("--compute", engine.compute, "Arithmetic on activations: auto, fp32, bf16, int8")->capture_default_str()->group(run);
   app.add_option("--kv-cache-dtype", engine.kv_cache_dtype, "auto (fp32 with --compute fp32, else bf16), bf16, fp32")->capture_default_str()->group(run);
@@ -53,15 +53,17 @@ Result<void> check_choice(std::string_view flag, std::string_view value, const s
   return fail(Code::kInvalidArgument, "unknown value \"{}\" of {}; {}", value, flag, known_names_hint(value, known));
 }
 
-Result<void> check(const ModelArguments& arguments) {
+Result<void> check(const ModelArguments& arguments, bool only_plan) {
   const engine::EngineOptions& engine = arguments.engine;
   TRY(quant::make_policy(engine.quantization, engine.lm_head, engine.quantization_overrides));
   TRY(check_choice("--load-choices", engine.load_choices, {"default_v1", "default"}));
   TRY(check_choice("--compute", engine.compute, {"auto", "fp32", "bf16", "int8"}));
   TRY(check_choice("--kv-cache-dtype", engine.kv_cache_dtype, {"auto", "bf16", "fp32"}));
-  if (arguments.tensor_parallel_size != 1)
-    return fail(Code::kUnsupported, "--tensor-parallel-size {} is not supported yet; this version runs in one process (1)", arguments.tensor_parallel_size);
-  if (arguments.expert_parallel) return fail(Code::kUnsupported, "--enable-expert-parallel is not supported yet; this version runs in one process");
+  TRY(at_least("--tensor-parallel-size", engine.tensor_parallel_size, 1));
+  if (engine.tensor_parallel_size > 4096) return fail(Code::kInvalidArgument, "--tensor-parallel-size {} is more than 4096", engine.tensor_parallel_size);
+  if (!only_plan && engine.tensor_parallel_size != 1)
+    return fail(Code::kUnsupported, "--tensor-parallel-size {} is not supported yet; this version runs in one process (1), inspect shows the plan of more", engine.tensor_parallel_size);
+  if (!only_plan && engine.enable_expert_parallel) return fail(Code::kUnsupported, "--enable-expert-parallel is not supported yet; this version runs in one process");
   TRY(at_least("--threads", engine.threads, 0));
   if (engine.threads > 1024) return fail(Code::kInvalidArgument, "--threads {} is more than 1024", engine.threads);
   TRY(at_least("--max-model-len", engine.max_model_len, 0));

@@ -19,15 +19,13 @@ namespace inflight::cli {
 struct ModelArguments {
   std::string model;              // a folder, or a hub id that is in the local cache
   engine::EngineOptions engine;
-  int tensor_parallel_size = 1;
-  bool expert_parallel = false;
   bool verbose = false;
 };
 
 // MODEL and the load and engine flags.
 void add_model_arguments(CLI::App& app, ModelArguments& arguments, bool model_required = true);
-// Everything that can be known before the model folder is looked at: names, ranges, what is not supported.
-Result<void> check(const ModelArguments& arguments);
+// Everything that can be known before the model folder is looked at: names, ranges, what is not supported. only_plan: the model will not be opened.
+Result<void> check(const ModelArguments& arguments, bool only_plan = false);
 
 struct SamplingArguments {
   api::SamplingFields fields;

@@ -10,7 +10,9 @@
 #include "cli/console.h"
 #include "cli/format.h"
 #include "cli/supported.h"
+#include "engine/memory_limit.h"
 #include "engine/open_model.h"
+#include "params/names.h"
 
 namespace inflight::cli {
 namespace {
@@ -19,6 +21,7 @@ struct Arguments {
   ModelArguments model;
   bool json = false;
   bool supported = false;
+  bool names = false;
 };
 
 std::string_view format_name(const quant::Slot& slot) { return slot.format ? slot.format->name : "f32"; }
@@ -28,7 +31,21 @@ std::vector<std::int64_t> slot_shape(const quant::Slot& slot, const params::Para
   return {slot.outputs, slot.inputs};
 }
 
-OrderedJson plan_json(const engine::ModelPlan& plan, const std::string& quantization) {
+// Over what the ranks share a parameter.
+std::string_view split_name(const params::ParamSpec& row, const engine::EngineOptions& parallel) {
+  if (row.expert >= 0 && parallel.enable_expert_parallel) return "experts";
+  if (row.split == params::Split::kReplicate) return "none";
+  return row.split == params::Split::kOutputs ? "outputs" : "inputs";
+}
+
+// {"model.layers.0.self_attn.qkv_proj.weight": ["model.layers.0.self_attn.q_proj.weight", ...], ...}
+OrderedJson names_json(const engine::ModelPlan& plan) {
+  OrderedJson json = OrderedJson::object();
+  for (const params::NameMapping& mapping : params::names_to_trainer(plan.table)) json[mapping.runtime] = mapping.trainer;
+  return json;
+}
+
+OrderedJson plan_json(const engine::ModelPlan& plan, const std::string& quantization, const engine::EngineOptions& parallel, const engine::MemoryLimit& memory) {
   OrderedJson json;
   const models::ModelInfo& info = plan.info;
   json["model"] = plan.folder;
@@ -49,11 +66,30 @@ OrderedJson plan_json(const engine::ModelPlan& plan, const std::string& quantiza
   json["parameters"] = OrderedJson::array();
   for (std::size_t i = 0; i < plan.table.rows.size(); ++i) {
     const quant::Slot& slot = plan.plan.slots[i];
-    json["parameters"].push_back({{"name", plan.table.rows[i].full_name()}, {"shape", slot_shape(slot, plan.table.rows[i])}, {"format", format_name(slot)}, {"bytes", slot_bytes(slot)}});
+    const params::ParamSpec& row = plan.table.rows[i];
+    OrderedJson pieces = OrderedJson::array();
+    for (std::size_t p = 0; p < row.pieces.size() && !row.derivation; ++p) {
+      OrderedJson piece{{"tensor", row.piece_name(p)}, {"rows", row.pieces[p].rows}};
+      if (!row.pieces[p].source.tensor.empty()) piece["first_row"] = row.pieces[p].source.first_output;
+      pieces.push_back(std::move(piece));
+    }
+    json["parameters"].push_back({{"name", row.full_name()}, {"shape", slot_shape(slot, row)}, {"pieces", std::move(pieces)}, {"format", format_name(slot)}, {"bytes", slot_bytes(slot)},
+                                  {"split", split_name(row, parallel)}});
   }
+  json["tensor_parallel_size"] = plan.ranks.size();
+  json["expert_parallel"] = parallel.enable_expert_parallel;
   json["ranks"] = OrderedJson::array();
-  json["ranks"].push_back({{"rank", 0}, {"weight_bytes", plan.plan.weight_bytes}, {"staging_bytes", plan.staging_bytes}, {"kv_bytes_per_token", plan.kv_bytes_per_token}});
-  json["source_bytes"] = plan.source_bytes;
+  engine::RankPlan most, sum;
+  for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
+    const engine::RankPlan& r = plan.ranks[rank];
+    json["ranks"].push_back({{"rank", rank}, {"weight_bytes", r.weight_bytes}, {"source_bytes", r.source_bytes}, {"staging_bytes", r.staging_bytes}, {"kv_bytes_per_token", r.kv_bytes_per_token}});
+    most.weight_bytes = std::max(most.weight_bytes, r.weight_bytes + r.staging_bytes);
+    sum.weight_bytes += r.weight_bytes;
+    sum.source_bytes += r.source_bytes;
+  }
+  json["weight_bytes"] = sum.weight_bytes;
+  json["source_bytes"] = sum.source_bytes;
+  json["memory"] = {{"needed_bytes_per_rank", most.weight_bytes}, {"available_bytes", memory.bytes}, {"limited_by", memory.source}};
   json["ignored"] = plan.ignored;
   json["notes"] = plan.notes;
   return json;
@@ -111,7 +147,7 @@ std::string heads_text(const models::ModelInfo& info) {
   return fmt::format("{} heads ({} of keys and values) of {}", info.heads, info.kv_heads, info.head_dim);
 }
 
-std::string plan_text(const engine::ModelPlan& plan) {
+std::string plan_text(const engine::ModelPlan& plan, const engine::EngineOptions& parallel, const engine::MemoryLimit& memory) {
   const models::ModelInfo& info = plan.info;
   std::string text = fmt::format("{}\n{}: {} layers, hidden {}, vocabulary {}, {}, context {}\n\n", plan.folder, info.architecture, info.layers, info.hidden,
                                  info.vocabulary, heads_text(info), info.max_positions);
@@ -130,8 +166,18 @@ std::string plan_text(const engine::ModelPlan& plan) {
   }
   text += "\n";
   for (const auto& [format, bytes] : by_format) text += fmt::format("{:<14} {:>10}\n", format, human_bytes(bytes));
-  text += fmt::format("\nrank 0 of 1: weights {} ({} bytes), staging while loading {}, KV cache {} a token\nread from the checkpoint: {}\n", human_bytes(plan.plan.weight_bytes),
-                      grouped(plan.plan.weight_bytes), human_bytes(plan.staging_bytes), human_bytes(plan.kv_bytes_per_token), human_bytes(plan.source_bytes));
+  text += "\n";
+  std::int64_t source = 0, needed = 0;
+  for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
+    const engine::RankPlan& r = plan.ranks[rank];
+    source += r.source_bytes;
+    needed = std::max(needed, r.weight_bytes + r.staging_bytes);
+    text += fmt::format("rank {} of {}: weights {} ({} bytes), staging while loading {}, KV cache {} a token, reads {}\n", rank, plan.ranks.size(), human_bytes(r.weight_bytes), grouped(r.weight_bytes),
+                        human_bytes(r.staging_bytes), human_bytes(r.kv_bytes_per_token), human_bytes(r.source_bytes));
+  }
+  if (plan.ranks.size() > 1) text += fmt::format("experts are {}\n", parallel.enable_expert_parallel ? "spread whole over the ranks" : "cut like all other matrices");
+  text += fmt::format("read from the checkpoint: {}\nmemory: {} a rank to load, {} available here ({}){}\n", human_bytes(source), human_bytes(needed), human_bytes(memory.bytes), memory.source,
+                      needed > memory.bytes ? ": too little" : "");
   for (const std::string& line : plan.ignored) text += fmt::format("ignored tensor: {}\n", line);
   for (const std::string& line : plan.notes) text += fmt::format("note: {}\n", line);
   return text;
@@ -143,14 +189,18 @@ Result<int> run(const Arguments& arguments) {
     return kDone;
   }
   if (arguments.model.model.empty()) return fail(Code::kInvalidArgument, "inspect needs a MODEL, or --supported");
-  TRY(check(arguments.model));
+  if (arguments.names && arguments.json) return fail(Code::kInvalidArgument, "--names is JSON by itself; leave out --json");
+  TRY(check(arguments.model, /*only_plan=*/true));
   const std::string folder = TRY(checkpoint::resolve_model_folder(arguments.model.model));
   const engine::ModelPlan plan = TRY(engine::plan_model(folder, arguments.model.engine));
-  if (arguments.json) {
+  const engine::MemoryLimit memory = TRY(engine::available_memory());
+  if (arguments.names) {
+    print(names_json(plan).dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
+  } else if (arguments.json) {
     const std::string& asked = arguments.model.engine.quantization;
-    print(plan_json(plan, asked.empty() ? "as stored" : asked).dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
+    print(plan_json(plan, asked.empty() ? "as stored" : asked, arguments.model.engine, memory).dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
   } else {
-    print(plan_text(plan));
+    print(plan_text(plan, arguments.model.engine, memory));
   }
   return kDone;
 }
@@ -161,6 +211,7 @@ Action declare_inspect(CLI::App& app) {
   const auto arguments = std::make_shared<Arguments>();
   add_model_arguments(app, arguments->model, /*model_required=*/false);
   app.add_flag("--json", arguments->json, "One JSON object");
+  app.add_flag("--names", arguments->names, "JSON: each parameter and the checkpoint tensors that fill it, in order");
   app.add_flag("--supported", arguments->supported, "Architectures, formats and instruction sets of this program, as a Markdown table");
   return [arguments] { return run(*arguments); };
 }

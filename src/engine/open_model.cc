@@ -61,6 +61,7 @@ struct Prepared {
   const kernels::Kernels* kernels;
   std::unique_ptr<ThreadPool> pool;
   std::unique_ptr<models::Model> model;
+  quant::FormatPolicy policy;
   loader::LoadPlan plan;
 };
 
@@ -81,7 +82,7 @@ Result<Prepared> prepare(const std::string& folder, const EngineOptions& options
   if (options.threads < 0 || options.threads > 1024) return fail(Code::kInvalidArgument, "--threads {}: must be 1 to 1024, or 0 for all usable CPUs", options.threads);
   auto pool = std::make_unique<ThreadPool>(options.threads > 0 ? options.threads : usable_threads());
   auto plan = TRY(loader::plan_load(checkpoint, table, {}, policy, pool->threads()));
-  return Prepared{std::move(checkpoint), chosen, std::move(pool), std::move(model), std::move(plan)};
+  return Prepared{std::move(checkpoint), chosen, std::move(pool), std::move(model), std::move(policy), std::move(plan)};
 }
 
 Result<void> add_stop_ids(const Json& json, const std::string& where, std::set<std::int32_t>& ids) {
@@ -111,13 +112,18 @@ Result<ModelPlan> plan_model(const std::string& folder, const EngineOptions& opt
   plan.folder = folder;
   plan.config = prepared.checkpoint.config();
   plan.info = prepared.model->info();
-  plan.plan = std::move(prepared.plan.params);
-  plan.source_bytes = prepared.plan.source_bytes;
-  plan.staging_bytes = prepared.plan.staging_bytes;
-  plan.ignored = std::move(prepared.plan.ignored);
   plan.notes = plan.info.notes;
-  const DType kv_dtype = TRY(kv_cache_dtype(options));
-  plan.kv_bytes_per_token = plan.info.kv_shape(16, kv_dtype).token_bytes();
+  const nn::KvShape kv = plan.info.kv_shape(16, TRY(kv_cache_dtype(options)));
+  for (int rank = 0; rank < options.tensor_parallel_size; ++rank) {
+    const params::Topology topology{.tp_rank = rank, .tp_size = options.tensor_parallel_size, .ep_rank = options.enable_expert_parallel ? rank : 0,
+                                    .ep_size = options.enable_expert_parallel ? options.tensor_parallel_size : 1};
+    auto local = options.tensor_parallel_size == 1 ? std::move(prepared.plan) : TRY(loader::plan_load(prepared.checkpoint, plan.table, topology, prepared.policy, prepared.pool->threads()));
+    const std::int64_t heads = kv.latent ? 1 : std::max<std::int64_t>(kv.kv_heads / options.tensor_parallel_size, 1);
+    plan.ranks.push_back({local.params.weight_bytes, local.source_bytes, local.staging_bytes, kv.token_bytes() / std::max<std::int64_t>(kv.kv_heads, 1) * heads});
+    if (rank == 0) plan.ignored = local.ignored;
+    if (options.tensor_parallel_size == 1) plan.plan = std::move(local.params);
+  }
+  if (options.tensor_parallel_size > 1) plan.plan = std::move(prepared.plan.params);
   return plan;
 }
 
@@ -132,6 +138,7 @@ Result<DType> kv_cache_dtype(const EngineOptions& options) {
 Result<std::unique_ptr<OpenedModel>> open_model(const std::string& folder, const EngineOptions& options, const LoadProgress& progress) {
   auto opened = std::make_unique<OpenedModel>();
   const bool streaming = TRY(streaming_road(options));
+  if (options.tensor_parallel_size != 1) return fail(Code::kUnsupported, "a model cannot be opened over {} ranks yet; `inspect` shows their plan", options.tensor_parallel_size);
   Prepared prepared = TRY(prepare(folder, options, opened->table, &opened->store));
   const quant::ComputePolicy compute = TRY(quant::make_compute_policy(options.compute, prepared.kernels->isa));
   TRY(kv_cache_dtype(options));  // refused before minutes of loading

@@ -32,16 +32,22 @@ struct OpenedModel {
   loader::LoadReport report;
 };
 
+// What one rank would hold and read.
+struct RankPlan {
+  std::int64_t weight_bytes = 0;
+  std::int64_t source_bytes = 0;
+  std::int64_t staging_bytes = 0;
+  std::int64_t kv_bytes_per_token = 0;
+};
+
 // What `inspect` prints, known before any weight is read.
 struct ModelPlan {
   std::string folder;
   Json config;
   models::ModelInfo info;
   params::ParamTable table;
-  quant::ParamPlan plan;                        // per parameter: format, bytes
-  std::int64_t source_bytes = 0;                // checkpoint bytes that will be read
-  std::int64_t staging_bytes = 0;               // peak of temporary memory while loading
-  std::int64_t kv_bytes_per_token = 0;
+  quant::ParamPlan plan;                        // per parameter: format, bytes; all of it, as one rank holds it
+  std::vector<RankPlan> ranks;                  // tensor_parallel_size of them
   std::vector<std::string> ignored;             // checkpoint tensors that a listed rule ignores, with the rule
   std::vector<std::string> notes;
 };

@@ -14,6 +14,8 @@ struct EngineOptions {
   std::string load_choices = "default_v1";  // default_v1 (stream and quantize in flight) or default (all of it in memory, then quantize)
   std::string compute = "auto";             // auto, fp32, bf16, int8
   std::string kv_cache_dtype = "auto";      // auto (fp32 under compute fp32, else bf16), bf16, fp32
+  int tensor_parallel_size = 1;             // ranks that share each matrix
+  bool enable_expert_parallel = false;      // whole experts are spread over the ranks instead of parts of each
   int threads = 0;                          // 0: min(affinity, cgroup quota)
   std::int64_t max_model_len = 0;           // tokens of one sequence; 0: what the model promises and memory holds
   std::int64_t max_num_seqs = 32;           // sequences in one step

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "models/registry.h"
+#include "params/names.h"
 #include "params/partition.h"
 
 namespace inflight::models {
@@ -87,6 +88,32 @@ TEST_P(EveryModel, expert_parallel_ranks_hold_each_expert_whole_and_once) {
     if (row.expert >= 0) {
       EXPECT_EQ(held, row.outputs()) << row.full_name();
     }
+  }
+}
+
+TEST_P(EveryModel, trainer_names_lead_back_to_every_parameter) {
+  for (const bool biases : {false, true}) {
+    const params::ParamTable table = declare(GetParam(), biases);
+    const auto forward = params::names_to_trainer(table);
+    const auto back = params::names_to_runtime(table);
+    std::set<std::string> runtime, trainer;
+    for (const auto& mapping : forward) {
+      EXPECT_TRUE(runtime.insert(mapping.runtime).second) << mapping.runtime;
+      EXPECT_FALSE(mapping.trainer.empty()) << mapping.runtime;
+      for (const std::string& name : mapping.trainer) {
+        trainer.insert(name);
+        EXPECT_THAT(back.at(name), testing::Contains(mapping.runtime)) << name;
+      }
+    }
+    EXPECT_EQ(back.size(), trainer.size());
+    std::size_t rows = 0;
+    for (const params::ParamSpec& row : table.rows) rows += !row.derivation;
+    EXPECT_EQ(forward.size(), rows);
+    // Tensors apart: each belongs to one parameter, in the order of its rows.
+    for (const auto& [name, parameters] : back) EXPECT_EQ(parameters.size(), 1u) << name;
+    for (const params::ParamSpec& row : table.rows)
+      for (std::size_t p = 0; p < row.pieces.size() && !row.derivation; ++p)
+        EXPECT_EQ(std::ranges::find(forward, row.full_name(), &params::NameMapping::runtime)->trainer.at(p), row.piece_name(p));
   }
 }
 
