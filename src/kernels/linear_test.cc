@@ -44,7 +44,7 @@ struct Packed {
     weight.scales_fp16 = fp16;
     const std::int64_t panels = weight.panels(), groups = weight.groups();
     std::normal_distribution<float> normal;
-    std::uniform_int_distribution<int> q8(-127, 127), q4(-7, 7);
+    std::uniform_int_distribution<int> q8(-128, 127), q4(-8, 7);  // all codes: other tools write the lowest too
     values.resize(outputs * inputs);
     const int depth = kind == Kind::kF32 ? 1 : kind == Kind::kBf16 ? 2 : kind == Kind::kU8 ? 4 : 8;
     const std::int64_t blocks = (inputs + depth - 1) / depth;
@@ -54,8 +54,8 @@ struct Packed {
         float& v = values[n * inputs + k];
         v = normal(rng);
         if (kind == Kind::kBf16) v = bf16_to_float(float_to_bf16(v));
-        if (kind == Kind::kU8) v = extreme ? (n % 2 ? -127 : 127) : static_cast<float>(q8(rng));
-        if (kind == Kind::kU4) v = extreme ? (n % 2 ? -7 : 7) : static_cast<float>(q4(rng));
+        if (kind == Kind::kU8) v = extreme ? (n % 2 ? -128 : 127) : static_cast<float>(q8(rng));
+        if (kind == Kind::kU4) v = extreme ? (n % 2 ? -8 : 7) : static_cast<float>(q4(rng));
         std::byte* block = codes.get() + (n / 16 * blocks + k / depth) * 64 + n % 16 * 4;
         if (kind == Kind::kF32) std::memcpy(block, &v, 4);
         if (kind == Kind::kBf16) {
@@ -104,7 +104,7 @@ std::vector<Shape> shapes(std::mt19937& rng, bool scaled) {
   all.push_back({35, 150, 3333, 0, false});  // several blocks of panels
   all.push_back({70, 20, 4500, 0, false});   // several blocks of tokens
   if (scaled)
-    for (std::int64_t group : {8, 32, 64, 128})
+    for (std::int64_t group : {8, 16, 32, 64, 128, 256, 512})
       for (bool fp16 : {false, true}) {
         std::uniform_int_distribution<std::int64_t> tokens(1, 13), outputs(1, 100), inputs(1, 700);
         for (int i = 0; i < 5; ++i) all.push_back({tokens(rng), outputs(rng), inputs(rng), group, fp16});

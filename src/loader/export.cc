@@ -42,6 +42,8 @@ Result<std::vector<Output>> list_outputs(const params::ParamTable& table, const 
         outputs.push_back({{row.piece_name(p), DType::kF32, {rows}}, i, first, rows, -1, 4, 0});
       } else {
         const quant::Matrix& matrix = store.matrix(i);
+        if (matrix.order)
+          return fail(Code::kUnsupported, "{} has groups that are not consecutive inputs (GPTQ's act-order), which a converted folder cannot say; load the checkpoint itself, or convert it with --quantization", row.full_name());
         const auto stored = matrix.format->stored(rows, row.inputs, matrix.group, matrix.group != 0 && !matrix.scales_fp16);
         for (std::size_t t = 0; t < stored.size(); ++t)
           outputs.push_back({{row.piece_base(p) + "." + stored[t].suffix, stored[t].dtype, stored[t].shape}, i, first, rows, static_cast<int>(t), stored[t].row_bytes, 0});
@@ -92,7 +94,7 @@ RoleFormats formats_of(Role role, const params::ParamTable& table, const quant::
 
 // How readers of the field's own form are told of a format.
 Json config_group(const quant::Format& format, Json targets) {
-  if (format.codes == quant::Codes::kLut4) return {{"targets", std::move(targets)}, {"format", format.name}};  // no form that others have
+  if (format.codes == quant::Codes::kLut4 || format.bytes(1, 1, format.group).offsets != 0) return {{"targets", std::move(targets)}, {"format", format.name}};  // no form that others have
   const bool packed = format.codes == quant::Codes::kU4;
   Json weights = {{"num_bits", packed ? 4 : 8}, {"type", "int"}, {"symmetric", true}, {"dynamic", false}, {"strategy", format.group ? "group" : "channel"},
                   {"group_size", format.group ? Json(format.group) : Json(nullptr)}, {"actorder", nullptr}, {"observer", "minmax"}};
@@ -112,7 +114,7 @@ Json describe(const params::ParamTable& table, const quant::ParamStore& store) {
     const quant::Matrix& matrix = store.matrix(i);
     wide_scales |= matrix.wide_scales.bytes() != 0;
     any_quantized |= matrix.format->quantized();
-    own |= matrix.format->codes == quant::Codes::kLut4;
+    own |= matrix.format->codes == quant::Codes::kLut4 || matrix.offsets;
     if (row.role == Role::kHead) head_name = row.piece_base(0);
   }
   if (!any_quantized && !transposed) return nullptr;  // tensors written [outputs, inputs] where config.json alone would say otherwise need the block too

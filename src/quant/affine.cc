@@ -8,6 +8,7 @@
 
 #include "base/bf16.h"
 #include "quant/affine.h"
+#include "quant/fp8_formats.h"
 #include "quant/matrix.h"
 #include "quant/stored_form.h"
 
@@ -80,7 +81,7 @@ void import_parts(const Kernels&, const RowParts& parts, std::int64_t row, Matri
   for (std::int64_t g = 0; g < groups; ++g)
     for (int r = 0; r < parts.rows; ++r) {
       scales[g * kPanelRows + r] = parts.scales[r * groups + g];
-      if (offsets) offsets[g * kPanelRows + r] = parts.offsets[r * groups + g];
+      if (offsets) offsets[g * kPanelRows + r] = parts.offsets ? parts.offsets[r * groups + g] : 0;
     }
   std::uint8_t* panel = Panel<kBits>::of(m, row);
   const std::int64_t whole = m.inputs / Panel<kBits>::kDepth * Panel<kBits>::kDepth;
@@ -250,7 +251,7 @@ std::span<const Format* const> affine_formats() {
 }
 
 const Format* native_format(CodeKind kind, std::int64_t group, bool offsets) {
-  if (kind != CodeKind::kU4 && kind != CodeKind::kU8) return nullptr;
+  if (kind == CodeKind::kE4M3) return offsets ? nullptr : group == 0 ? &tensor_wise_fp8_format() : group == kFp8Block ? &block_wise_fp8_format() : nullptr;
   const auto& formats = kind == CodeKind::kU4 ? offsets ? kInt4Offsets : kInt4 : offsets ? kInt8Offsets : kInt8;
   const auto found = std::ranges::find(formats, group, &Format::group);
   return found == formats.end() ? nullptr : &*found;

@@ -13,6 +13,7 @@
 #include "kernels/dispatch.h"
 #include "quant/apply.h"
 #include "quant/derive.h"
+#include "quant/fp8_formats.h"
 #include "quant/policy.h"
 #include "quant/store.h"
 #include "quant/stored_form.h"
@@ -228,6 +229,10 @@ TEST(Forms, are_found_by_what_they_keep) {
   EXPECT_EQ(native_format(CodeKind::kU8, 0, true)->name, "int8-zp");
   EXPECT_EQ(native_format(CodeKind::kU8, 16, false)->name, "int8-g16");
   for (const std::int64_t group : {1, 8, 24, 48, 96, 1024}) EXPECT_EQ(native_format(CodeKind::kU4, group, true), nullptr) << group;
+  EXPECT_EQ(native_format(CodeKind::kE4M3, 0, false), &tensor_wise_fp8_format());
+  EXPECT_EQ(native_format(CodeKind::kE4M3, 128, false), &block_wise_fp8_format());
+  EXPECT_EQ(native_format(CodeKind::kE4M3, 64, false), nullptr);
+  EXPECT_EQ(native_format(CodeKind::kE4M3, 128, true), nullptr);
   for (const Format* format : forms()) EXPECT_EQ(find_format(format->name).value(), format);
 }
 

@@ -15,7 +15,7 @@ std::int64_t pieces(std::int64_t n, std::int64_t grain) { return (n + grain - 1)
 std::int64_t padded(std::int64_t n) { return pieces(n, kLane) * kLane; }
 
 // Whether activations converted for `a` serve `b`.
-bool convert_alike(const Matrix& a, const Matrix& b) { return a.format == b.format && a.group == b.group && a.inputs == b.inputs; }
+bool convert_alike(const Matrix& a, const Matrix& b) { return a.format == b.format && a.group == b.group && a.inputs == b.inputs && a.order == b.order; }
 
 // kInt8 makes a layout for the number of tokens: tokens that are converted once are converted each by itself, and serve experts with one row.
 bool apart(Arithmetic arithmetic) { return arithmetic == Arithmetic::kInt8; }
