@@ -13,6 +13,7 @@
 #include "base/bf16.h"
 #include "base/thread_pool.h"
 #include "kernels/dispatch.h"
+#include "kernels/fp8.h"
 #include "kernels/lut4.h"
 #include "tensor/buffer.h"
 
@@ -137,6 +138,47 @@ struct Bench {
     fmt::print("  {:<34} {:8.1f} GB/s {:5.1f} % of read   {:8.0f} GOP/s {:5.1f} % of peak\n", name, bytes / seconds / 1e9, 100 * bytes / seconds / bandwidth, operations / seconds / 1e9, 100 * operations / seconds / int8_peak);
   }
 
+  void fp8(bool bf16, std::int64_t tokens, std::int64_t inputs, std::int64_t group, std::size_t code_bytes, std::byte* codes) {
+    const std::string name = fmt::format("{}{} T={} K={}", bf16 ? "e4m3_bf16" : "e4m3", group ? " g128" : "", tokens, inputs);
+    if (!wants(name)) return;
+    std::vector<Buffer> owner;
+    const std::int64_t panels = static_cast<std::int64_t>(code_bytes) / (inputs * 16);
+    Weight w{.codes = codes, .outputs = panels * 16, .inputs = inputs, .group = group};
+    const std::size_t scale_bytes = static_cast<std::size_t>(panels * w.groups()) * 64;
+    w.scales = memory(owner, scale_bytes, 0x20);
+    auto* x = reinterpret_cast<float*>(memory(owner, static_cast<std::size_t>(tokens * inputs) * 4, 0));
+    auto* x16 = reinterpret_cast<std::uint16_t*>(memory(owner, static_cast<std::size_t>(tokens * inputs) * 2, 0));
+    for (std::int64_t i = 0; i < tokens * inputs; ++i) x16[i] = float_to_bf16(x[i] = static_cast<float>(i % 251 - 125));
+    auto* y = reinterpret_cast<float*>(memory(owner, static_cast<std::size_t>(tokens * panels) * 64, 0));
+    const double seconds = best_of(tokens > 100 ? 4 : 6, [&] {
+      pool.parallel_for(panels, 4, [&](std::int64_t begin, std::int64_t end) {
+        if (bf16) table->fp8->gemm_e4m3_bf16(w, x16, inputs, tokens, begin, end, y, panels * 16);
+        else table->fp8->gemm_e4m3(w, x, inputs, tokens, begin, end, y, panels * 16);
+      });
+    });
+    const double bytes = static_cast<double>(code_bytes + scale_bytes), operations = 2.0 * static_cast<double>(tokens * panels * 16 * inputs), peak = bf16 ? bf16_peak : fp32_peak;
+    fmt::print("  {:<34} {:8.1f} GB/s {:5.1f} % of read   {:8.0f} GOP/s {:5.1f} % of peak\n", name, bytes / seconds / 1e9, 100 * bytes / seconds / bandwidth, operations / seconds / 1e9, 100 * operations / seconds / peak);
+  }
+
+  void load_fp8(std::int64_t inputs, std::int64_t group) {
+    const std::string name = fmt::format("quantize_e4m3{} K={}", group ? " g128" : "", inputs);
+    if (!wants(name)) return;
+    std::vector<Buffer> owner;
+    auto* source = reinterpret_cast<std::uint16_t*>(memory(owner, static_cast<std::size_t>(inputs) * 32, 0));
+    for (std::int64_t i = 0; i < inputs * 16; ++i) source[i] = float_to_bf16(static_cast<float>(i * 7919 % 1009 - 504) * 1e-4f);
+    auto* panel = reinterpret_cast<std::uint8_t*>(memory(owner, static_cast<std::size_t>(inputs) * 16, 0));
+    const std::vector<float> scales(static_cast<std::size_t>(inputs) * 16, 1e-4f);
+    std::vector<float> most(scales.size());
+    const SourceRows rows{.data = source, .dtype = DType::kBF16, .stride = inputs, .rows = 16, .inputs = inputs};
+    const auto rate = [&](const std::function<void()>& body) {
+      return static_cast<double>(inputs) * 32.0 * 50 / best_of(7, [&] {
+               for (int i = 0; i < 50; ++i) body();
+             }) / 1e9;
+    };
+    const double quantized = rate([&] { table->fp8->quantize(rows, 0, group, scales.data(), panel); }), seen = rate([&] { table->fp8->absmax(rows, group, most.data()); });
+    fmt::print("  {:<34} {:8.1f} GB/s of BF16 on one thread; absmax {:.1f}\n", name, quantized, seen);
+  }
+
   // One thread, 16 rows that stay in L2.
   void load(const char* name, std::int64_t inputs, std::int64_t (*body)(const LoadKernels&, const SourceRows&, std::byte*, float*), const LoadKernels& kernels) {
     if (!wants(name)) return;
@@ -206,6 +248,13 @@ int run(int threads, std::string filter) {
     bench.product(c, 16, 12288, kBytes, codes);
     for (std::int64_t inputs : {2048, 4096, 12288}) bench.product(c, 512, inputs, std::size_t{4096} * inputs * c.bits / 8, codes);
   }
+  for (const bool bf16 : {false, true}) {
+    for (const std::int64_t group : {0, 128})
+      for (std::int64_t tokens : {1, 2, 4, 8, 16}) bench.fp8(bf16, tokens, 2048, group, kBytes, codes);
+    for (std::int64_t inputs : {2048, 4096, 12288}) bench.fp8(bf16, 512, inputs, 0, static_cast<std::size_t>(4096 * inputs), codes);
+    bench.fp8(bf16, 512, 4096, 128, std::size_t{4096 * 4096}, codes);
+  }
+  for (const std::int64_t group : {0, 128}) bench.load_fp8(4096, group);
   for (std::int64_t tokens : {1, 2, 4, 8, 16}) bench.lut4(tokens, 2048, kBytes, codes);
   for (std::int64_t inputs : {2048, 4096}) bench.lut4(512, inputs, static_cast<std::size_t>(4096 * inputs / 2), codes);
   return 0;
