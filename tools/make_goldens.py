@@ -11,14 +11,16 @@ reference implementation computes on it in FP32:
                                              (the last one is after the final norm, as transformers reports it)
   greedy.<i>               int64  [32]       greedy continuation, end-of-sequence ignored
   greedy_margin.<i>        fp32   [32]       top-1 minus top-2 logit at each of those steps
-  logits_<format>.<i>      fp32   [T, V]     the same model with its linear weights fake-quantized (see quantize())
+  logits_<format>.<i>      fp32   [T, V]     the same model with its linear weights fake-quantized (see quantize()); of LATER formats the first
+                                             two prompts alone
   greedy_cached.<i>        int64  [32]       dynamic rotary scaling only: the continuation with a KV cache whose keys keep the rotation of the
   greedy_cached_margin.<i> fp32   [32]       step that made them; greedy.<i> rotates the whole sequence anew at every step
 
 The first families have three prompts and every format; those that show one thing alone (rotary scaling, sliding windows, odd sizes) have
-shorter prompts and at most two formats: see PROMPTS and FORMATS. Existing folders are made anew only when named.
+shorter prompts and at most two formats: see PROMPTS and FORMATS. Existing folders are made anew only when named. With --add, the checkpoints
+and goldens in DIR stay as they are, and only the logits of LATER formats are computed (anew) from the files and added.
 
-Needs: torch, transformers>=5.24, safetensors, numpy.   Usage: make_goldens.py OUT_DIR NAME...     (all: every name)
+Needs: torch, transformers>=5.24, safetensors, numpy.   Usage: make_goldens.py [--add] DIR NAME...     (all: every name)
 """
 import json
 import os
@@ -34,6 +36,7 @@ torch.set_num_threads(2)
 
 VOCAB = 512
 TESTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests")
+LATER = ("wint4-g64", "wint4-g128", "wlut4")
 ALL_FORMATS = ("wint8", "wint4", "wint4-g32", "fp8-ocp", "fp8-gaudi", "fp8-block")
 FORMATS = {"tiny-deepseek-v2-lite": ("wint8", "wint4", "wint4-g32"), "tiny-deepseek-v2": ("wint8", "wint4", "wint4-g32"), "tiny-qwen2-moe": ("wint8", "wint4", "wint4-g32"), "tiny-glm4-moe": ("wint8", "wint4", "wint4-g32"), "tiny-llama-linear": (), "tiny-llama-dynamic": (), "tiny-llama-yarn": (), "tiny-qwen2-sliding": (), "tiny-llama-odd": ("wint8", "wint4-g32")}
 PROMPTS = {"tiny-llama-odd": (5, 50)}           # tokens; the others in FORMATS have 5, 40 and 90
@@ -145,12 +148,46 @@ def randomize(model, seed):
                 b.copy_(torch.randn(b.shape, generator=g) * 0.05)
 
 
+def wlut4(w):
+    """The rule of docs/formats/wlut4.md on [..., inputs] in FP64, where every step of it is exact; returns the values that the codes mean."""
+    values = np.array([-64, -52, -40, -31, -23, -16, -10, -5, 0, 6, 12, 18, 25, 32, 41, 55], np.int64)
+    middles = (values[:-1] + values[1:]) // 2
+    steps = np.array([(16 + (s & 15)) << (s >> 4) for s in range(128)], np.int64)
+    inputs = w.shape[-1]
+    rows = np.pad(w.reshape(-1, inputs), ((0, 0), (0, -inputs % 16)))
+    absmax = np.abs(rows).max(-1)
+    exponent = np.clip(np.frexp(absmax)[1] - 1, -100, 126)[:, None]
+    groups = rows.reshape(len(rows), -1, 16)
+    most = np.abs(groups).max(-1)
+    floor = np.searchsorted(steps, most / 64 / np.exp2(exponent - 16.0), side="right") - 1
+    base, octave = np.clip(floor, 1, 121), np.maximum(floor, 0) >> 4
+    long_sign = np.where(-groups.min(-1) >= groups.max(-1), 1, -1)
+    t = np.rint(groups * np.exp2(16.0 - exponent - octave)[..., None]).astype(np.int64)
+    best = np.full(most.shape, np.iinfo(np.int64).max)
+    result = np.zeros(groups.shape)
+    for sign, tries in ((long_sign, range(-1, 7)), (-long_sign, range(2, 6))):
+        for d in tries:
+            byte = base + d
+            i = byte - 16 * octave
+            twice = np.where(i < 0, 32 + i, np.where(i < 16, 32 + 2 * i, 4 * i))
+            m = sign * ((2 ** 17 // twice + 1) >> 1)
+            y = (t * m[..., None] + 2 ** 14) >> 15
+            value = values[(y[..., None] > middles).sum(-1)]
+            error = (16 * np.minimum(((y - value) ** 2).sum(-1), 2047) * 9 * twice ** 2) >> 16
+            meant = value * (sign * steps[byte])[..., None] * np.exp2(exponent - 16.0)[..., None]
+            result = np.where((error < best)[..., None], meant, result)
+            best = np.minimum(best, error)
+    result[most == 0] = 0
+    return result.reshape(len(rows), -1)[:, :inputs].reshape(w.shape)
+
+
 def quantize(w, fmt):
     """Round a weight [..., out, in] as the named format does and return it in FP32.
 
     wint8       per output channel: scale = absmax/127, q = round-half-away(w/scale) clipped to [-127,127]
     wint4       per output channel: scale = absmax/7,   q = round-half-away(w/scale) clipped to [-7,7]
-    wint4-g32   the same over groups of 32 consecutive inputs, the last one ragged; q from the FP32 scale, the value from the scale in FP16
+    wint4-gN    the same over groups of N consecutive inputs, the last one ragged; q from the FP32 scale, the value from the scale in FP16
+    wlut4       see wlut4()
     fp8-ocp     per tensor: scale = absmax/448, q = E4M3 round-to-nearest-even
     fp8-gaudi   per tensor: scale = absmax/240, q = E4M3 round-to-nearest-even (never above 240)
     fp8-block   blocks of 128x128 of [out, in], the last ones ragged: scale = absmax/448
@@ -158,17 +195,20 @@ def quantize(w, fmt):
     """
     def away(x):
         return torch.trunc(x + torch.copysign(torch.full_like(x, 0.5), x))
+    if fmt == "wlut4":
+        return torch.from_numpy(wlut4(w.double().numpy())).float()
     if fmt.startswith("wint"):
         bound = 127 if fmt.startswith("wint8") else 7
         shape = w.shape
-        if fmt.endswith("-g32") and shape[-1] > 32:
-            whole = shape[-1] // 32 * 32
+        group = int(fmt.partition("-g")[2] or 0)
+        if group and shape[-1] > group:
+            whole = shape[-1] // group * group
             if whole != shape[-1]:
                 return torch.cat([quantize(w[..., :whole], fmt), quantize(w[..., whole:], fmt)], dim=-1)
-            w = w.reshape(*shape[:-1], shape[-1] // 32, 32)
+            w = w.reshape(*shape[:-1], shape[-1] // group, group)
         scale = w.abs().amax(-1, keepdim=True) / bound
         scale = torch.where(scale == 0, torch.ones_like(scale), scale)
-        stored = scale.half().float() if fmt.endswith("-g32") else scale
+        stored = scale.half().float() if group else scale
         return (away(w / scale).clamp(-bound, bound) * stored).reshape(shape)
     if fmt == "fp8-block":
         out = torch.empty_like(w)
@@ -294,16 +334,44 @@ def copy_tokenizer(path):
             shutil.copy(source, path)
 
 
+def quantized_references(model, prompts, formats):
+    golden = {}
+    state = {n: p.detach().clone() for n, p in model.state_dict().items()}
+    for fmt in formats:
+        fake_quantize(model, fmt)
+        golden |= reference(model, prompts[:2] if fmt in LATER else prompts, out_key=f"logits_{fmt}", full=False)
+        model.load_state_dict(state)
+    return golden
+
+
+def add_later(path):
+    from transformers import AutoModelForCausalLM
+    file = os.path.join(path, "golden.safetensors")
+    golden = load_file(file)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
+    prompts = [golden[f"prompt.{i}"].tolist() for i in range(2)]
+    for i, ids in enumerate(prompts):                              # this torch computes what the goldens say
+        with torch.no_grad():
+            assert torch.allclose(logits_of(model, ids).logits[0], golden[f"logits.{i}"], atol=1e-4), (path, i)
+    save_file(golden | quantized_references(model, prompts, LATER), file)
+    print(path, os.path.getsize(file), "bytes")
+
+
 def main():
-    if len(sys.argv) < 3:
+    adds = "--add" in sys.argv[1:]
+    arguments = [a for a in sys.argv[1:] if a != "--add"]
+    if len(arguments) < 2:
         sys.exit(__doc__)
-    out, wanted = sys.argv[1], sys.argv[2:]
+    out, wanted = arguments[0], arguments[1:]
     from transformers import AutoModelForCausalLM
     unknown = set(wanted) - set(configs()) - {"all"}
     if unknown:
         sys.exit(f"no such checkpoint: {' '.join(sorted(unknown))}; known: {' '.join(configs())}")
     for k, (name, cfg) in enumerate(configs().items()):
         if name not in wanted and "all" not in wanted:
+            continue
+        if adds:
+            add_later(os.path.join(out, name))
             continue
         rng = np.random.default_rng(7)
         lengths = PROMPTS.get(name, (5, 40, 90)) if name in FORMATS else (5, 33, 150)
@@ -335,11 +403,8 @@ def main():
         for i, ids in enumerate(prompts):                          # the files say what the model in memory computed
             with torch.no_grad():
                 assert torch.equal(logits_of(again, ids).logits[0], golden[f"logits.{i}"]), (name, i)
-        state = {n: p.detach().clone() for n, p in model.state_dict().items()}
-        for fmt in FORMATS.get(name, ALL_FORMATS):
-            fake_quantize(model, fmt)
-            golden |= reference(model, prompts, out_key=f"logits_{fmt}", full=False)
-            model.load_state_dict(state)
+        formats = FORMATS.get(name, ALL_FORMATS)
+        golden |= quantized_references(model, prompts, formats + LATER if formats else ())
         save_file({n: t.contiguous() for n, t in golden.items()}, os.path.join(path, "golden.safetensors"))
         files = sorted(f for f in os.listdir(path) if f.endswith(".safetensors") and f != "golden.safetensors")
         names = sorted(n for f in files for n in load_file(os.path.join(path, f)))

@@ -78,8 +78,10 @@ TEST_P(Golden, logits_and_every_hidden_state_agree_with_the_reference) {
         if (HasFatalFailure()) return;
       }
     }
-    const auto logits = read_named_f32(golden, fmt::format("logits{}.{}", quantization.empty() ? "" : "_" + quantization, i)).value();
-    expect_close(result.logits.data(), opened->model->logits_stride(), logits, info.vocabulary, fmt::format("prompt {}, logits", i));
+    const auto logits = read_named_f32(golden, fmt::format("logits{}.{}", quantization.empty() ? "" : "_" + quantization, i));
+    ASSERT_TRUE(logits || (i > 1 && !quantization.empty())) << "prompt " << i;  // some formats have the first two prompts alone
+    if (!logits) break;
+    expect_close(result.logits.data(), opened->model->logits_stride(), *logits, info.vocabulary, fmt::format("prompt {}, logits", i));
   }
   EXPECT_GT(prompts, 0);
 }
@@ -134,13 +136,15 @@ std::string label(std::string text) {
   return text;
 }
 
+const std::vector<std::string> kFormats = {"", "wint8", "wint4", "wint4-g32", "wint4-g64", "wint4-g128", "wlut4"};
+
 std::vector<Case> golden_cases() {
   std::vector<Case> cases;
   for (const auto& entry : fs::directory_iterator(tiny(""))) {
     const std::string golden = entry.path() / "golden.safetensors";
     if (!fs::exists(golden)) continue;
     const std::string name = entry.path().filename();
-    for (const std::string quantization : {"", "wint8", "wint4", "wint4-g32"})
+    for (const std::string quantization : kFormats)
       if (read_named_f32(golden, fmt::format("logits{}.0", quantization.empty() ? "" : "_" + quantization))) cases.push_back({name, quantization});
   }
   return cases;
@@ -160,8 +164,9 @@ INSTANTIATE_TEST_SUITE_P(Tiny, Greedy, testing::ValuesIn(greedy_cases()), [](con
 TEST(Golden, every_family_is_covered) {
   std::vector<std::string> seen;
   for (const Case& c : golden_cases()) seen.push_back(c.folder + "/" + c.quantization);
-  for (const std::string family : {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-qwen3-moe", "tiny-ernie4_5", "tiny-ernie4_5-moe", "tiny-deepseek-v3"})
-    for (const std::string quantization : {"", "wint8", "wint4", "wint4-g32"}) EXPECT_THAT(seen, testing::Contains(family + "/" + quantization));
+  for (const std::string family : {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-qwen3-moe", "tiny-ernie4_5", "tiny-ernie4_5-moe", "tiny-deepseek-v3",
+                                   "tiny-deepseek-v2", "tiny-deepseek-v2-lite", "tiny-qwen2-moe", "tiny-glm4-moe"})
+    for (const std::string& quantization : kFormats) EXPECT_THAT(seen, testing::Contains(family + "/" + quantization));
 }
 
 }  // namespace

@@ -1,0 +1,159 @@
+// A layer's experts against the same products one expert and one token at a time: equal bits, whatever the formats, sizes, other tokens and threads.
+#include "quant/experts.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "base/bf16.h"
+#include "kernels/dispatch.h"
+#include "quant/store.h"
+
+namespace inflight::quant {
+namespace {
+
+const kernels::Kernels& kernels_in_use() { return **kernels::choose(); }
+
+std::vector<float> random_numbers(std::int64_t count, unsigned seed, float scale) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, scale);
+  std::vector<float> numbers(static_cast<std::size_t>(count));
+  for (float& x : numbers) x = normal(random);
+  return numbers;
+}
+
+std::unique_ptr<ParamStore> random_matrix(const Format& format, std::int64_t outputs, std::int64_t inputs, unsigned seed) {
+  params::ParamTable table;
+  table.rows.push_back({.name = "w", .pieces = {{"w", outputs}}, .inputs = inputs});
+  auto store = std::make_unique<ParamStore>();
+  store->allocate(plan_params(table, {}, {.linear = &format}, {false}, {nullptr}).value()).value();
+  Matrix& matrix = store->matrix(0);
+  begin(matrix).value();
+  std::vector<std::uint16_t> row;
+  for (const float w : random_numbers(outputs * inputs, seed, 0.1f)) {
+    row.push_back(float_to_bf16(w));
+    if (static_cast<std::int64_t>(row.size()) < inputs) continue;
+    EXPECT_EQ(format.store(kernels_in_use(), {.data = row.data(), .dtype = DType::kBF16, .stride = inputs, .rows = 1, .inputs = inputs}, --outputs, matrix), -1);
+    row.clear();
+  }
+  finish(matrix);
+  return store;
+}
+
+constexpr std::int64_t kExperts = 6, kHidden = 72, kStride = 80;
+
+struct Layer {
+  std::vector<std::unique_ptr<ParamStore>> up_gate, down;
+  std::int64_t intermediate;
+
+  // `other`: the format of expert 2, or nullptr.
+  Layer(const Format& format, const Format* other, std::int64_t inner) : intermediate(inner) {
+    for (unsigned e = 0; e < kExperts; ++e) {
+      const Format& own = e == 2 && other ? *other : format;
+      up_gate.push_back(random_matrix(own, 2 * inner, kHidden, 2 * e + 1));
+      down.push_back(random_matrix(own, kHidden, inner, 2 * e + 2));
+    }
+  }
+};
+
+struct Routes {
+  std::vector<std::vector<std::int64_t>> tokens;  // of each expert
+  std::vector<std::vector<float>> weights;
+};
+
+// Expert 0 gets all tokens, expert 1 the last one alone, 2 to 5 share the others; 4 gets none of up to 3 tokens.
+Routes routes_of(std::int64_t tokens) {
+  Routes routes;
+  routes.tokens.resize(kExperts);
+  routes.weights.resize(kExperts);
+  for (std::int64_t t = 0; t < tokens; ++t)
+    for (const std::int64_t e : {std::int64_t{0}, t + 1 == tokens ? 1 : 2 + t % 4}) {
+      routes.tokens[static_cast<std::size_t>(e)].push_back(t);
+      routes.weights[static_cast<std::size_t>(e)].push_back(0.3f + 0.01f * static_cast<float>(t % 7 + e));
+    }
+  return routes;
+}
+
+std::vector<float> together(const Layer& layer, const ExpertArithmetic& arithmetic, const std::vector<float>& x, std::int64_t tokens, int threads) {
+  std::vector<ExpertRows> groups;
+  std::vector<std::int32_t> token_of;
+  std::vector<float> weight_of;
+  const Routes routes = routes_of(tokens);
+  for (std::size_t e = 0; e < kExperts; ++e) {
+    const auto count = static_cast<std::int64_t>(routes.tokens[e].size());
+    for (std::int64_t row = 0; row < count; row += kMostGroupRows)
+      groups.push_back({&layer.up_gate[e]->matrix(0), &layer.down[e]->matrix(0), static_cast<std::int64_t>(token_of.size()) + row, std::min(count - row, kMostGroupRows)});
+    token_of.insert(token_of.end(), routes.tokens[e].begin(), routes.tokens[e].end());
+    weight_of.insert(weight_of.end(), routes.weights[e].begin(), routes.weights[e].end());
+  }
+  std::vector<float> y(static_cast<std::size_t>(tokens * kStride), 0.25f);
+  ThreadPool pool(threads);
+  std::deque<Buffer> scratch;
+  const auto take = [&](std::size_t bytes) {
+    scratch.push_back(Buffer::map(std::max<std::size_t>(bytes, 64)).value());
+    std::memset(scratch.back().data(), 0x5a, scratch.back().bytes());
+    return scratch.back().data();
+  };
+  std::byte* converted = take(arithmetic.converted_bytes(tokens));
+  pool.parallel_for(tokens, 16, [&](std::int64_t begin, std::int64_t end) { arithmetic.convert(x.data(), kHidden, tokens, begin, end, converted); });
+  const Routed routed{.x = x.data(), .ldx = kHidden, .tokens = tokens, .token_of = token_of.data(), .weight_of = weight_of.data(), .y = y.data(), .ldy = kStride};
+  apply_experts(groups, arithmetic, routed, converted, pool, take);
+  return y;
+}
+
+std::vector<float> one_by_one(const Layer& layer, const ExpertArithmetic& arithmetic, const std::vector<float>& x, std::int64_t tokens) {
+  std::vector<float> y(static_cast<std::size_t>(tokens * kStride), 0.25f);
+  ThreadPool pool(1);
+  const Routes routes = routes_of(tokens);
+  const auto product = [&](const Matrix& w, const float* in, float* out) {
+    Buffer scratch = Buffer::map(apply_scratch(w, arithmetic.of(w), kernels_in_use(), 1) + 64).value();
+    apply(w, arithmetic.of(w), kernels_in_use(), pool, in, w.inputs, 1, out, w.panels() * 16, scratch.data());
+  };
+  std::vector<float> up_gate(static_cast<std::size_t>(2 * layer.intermediate + 16)), down(kStride);
+  for (std::size_t e = 0; e < kExperts; ++e)
+    for (std::size_t i = 0; i < routes.tokens[e].size(); ++i) {
+      const std::int64_t t = routes.tokens[e][i];
+      product(layer.up_gate[e]->matrix(0), x.data() + t * kHidden, up_gate.data());
+      kernels_in_use().vector->silu_mul(up_gate.data(), up_gate.data() + layer.intermediate, layer.intermediate, up_gate.data());
+      product(layer.down[e]->matrix(0), up_gate.data(), down.data());
+      kernels_in_use().vector->add_scaled(y.data() + t * kStride, down.data(), routes.weights[e][i], kHidden);
+    }
+  return y;
+}
+
+class Experts : public testing::TestWithParam<const Format*> {};
+
+TEST_P(Experts, have_the_bits_of_tokens_and_experts_taken_alone) {
+  for (const std::int64_t intermediate : {64, 40})  // gate ends with a panel, or within one
+    for (const Format* other : {static_cast<const Format*>(nullptr), &bf16_format(), find_format("wint8").value()}) {
+      const Layer layer(*GetParam(), other, intermediate);
+      for (const std::string_view compute : {"fp32", "bf16", "int8"})
+        for (const bool decode : {false, true}) {
+          const ExpertArithmetic arithmetic{.kernels = &kernels_in_use(), .compute = make_compute_policy(compute, kernels_in_use().isa).value(), .decode = decode,
+                                            .like = &layer.up_gate[0]->matrix(0)};
+          for (const std::int64_t tokens : {1, 2, 19, 300}) {
+            if (tokens == 300 && (other || compute == "bf16")) continue;
+            const auto x = random_numbers(tokens * kHidden, 77, 1);
+            const auto want = one_by_one(layer, arithmetic, x, tokens);
+            for (const int threads : {1, 2, 5})
+              ASSERT_EQ(std::memcmp(together(layer, arithmetic, x, tokens, threads).data(), want.data(), want.size() * sizeof(float)), 0)
+                  << GetParam()->name << " beside " << (other ? other->name : "none") << ", " << compute << (decode ? ", decode, " : ", prefill, ") << intermediate << ", " << tokens
+                  << " tokens, " << threads << " threads";
+          }
+        }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, Experts, testing::ValuesIn(formats().begin(), formats().end()), [](const auto& test) {
+  std::string name(test.param->name);
+  std::ranges::replace(name, '-', '_');
+  return name;
+});
+
+}  // namespace
+}  // namespace inflight::quant
