@@ -144,7 +144,7 @@ std::vector<Case> golden_cases() {
     const std::string golden = entry.path() / "golden.safetensors";
     if (!fs::exists(golden)) continue;
     const std::string name = entry.path().filename();
-    for (const std::string quantization : kFormats)
+    for (const std::string& quantization : kFormats)
       if (read_named_f32(golden, fmt::format("logits{}.0", quantization.empty() ? "" : "_" + quantization))) cases.push_back({name, quantization});
   }
   return cases;

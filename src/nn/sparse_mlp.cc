@@ -101,7 +101,7 @@ void SparseMlp::run_experts(Runtime& rt, bool decode, std::int64_t tokens, const
       const float factor = 1 / (1 + std::exp(-open[t * ldg]));
       for (std::int64_t i = 0; i < sizes_.hidden; ++i) y[t * ldy + i] *= factor;
     }
-    arithmetic.convert(x, ldx, tokens, begin, end, converted);
+    arithmetic.convert(x, ldx, begin, end, converted);
   });
 
   // Counting sort: the rows of an expert lie together, in token order.

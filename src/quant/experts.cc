@@ -17,7 +17,8 @@ std::int64_t padded(std::int64_t n) { return pieces(n, kLane) * kLane; }
 // Whether activations converted for `a` serve `b`.
 bool convert_alike(const Matrix& a, const Matrix& b) { return a.format == b.format && a.group == b.group && a.inputs == b.inputs && a.order == b.order; }
 
-// kInt8 makes a layout for the number of tokens: tokens that are converted once are converted each by itself, and serve experts with one row.
+// Generated tokens are converted once, each by itself, and serve experts with one row as they are. Prompt activations lie in tiles of several tokens: they
+// are converted for each expert anew, while its rows are in a cache.
 bool apart(Arithmetic arithmetic) { return arithmetic == Arithmetic::kInt8; }
 
 template <class Ready>
@@ -230,15 +231,13 @@ class Region {
 
 std::size_t ExpertArithmetic::converted_bytes(std::int64_t tokens) const {
   const Arithmetic arithmetic = of(*like);
-  return apart(arithmetic) ? static_cast<std::size_t>(tokens) * apply_scratch(*like, arithmetic, *kernels, 1) : apply_scratch(*like, arithmetic, *kernels, tokens);
+  return apart(arithmetic) ? static_cast<std::size_t>(tokens) * apply_scratch(*like, arithmetic, *kernels, 1) : 0;
 }
 
-void ExpertArithmetic::convert(const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t begin, std::int64_t end, std::byte* converted) const {
-  const Arithmetic arithmetic = of(*like);
-  if (!apart(arithmetic)) return convert_activations(*like, arithmetic, *kernels, x, ldx, tokens, begin, end, converted);
-  const std::size_t bytes = apply_scratch(*like, arithmetic, *kernels, 1);
+void ExpertArithmetic::convert(const float* x, std::int64_t ldx, std::int64_t begin, std::int64_t end, std::byte* converted) const {
+  const std::size_t bytes = converted_bytes(1);
   if (bytes == 0) return;
-  for (std::int64_t t = begin; t < end; ++t) convert_activations(*like, arithmetic, *kernels, x + t * ldx, ldx, 1, 0, 1, converted + static_cast<std::size_t>(t) * bytes);
+  for (std::int64_t t = begin; t < end; ++t) convert_activations(*like, of(*like), *kernels, x + t * ldx, ldx, 1, 0, 1, converted + static_cast<std::size_t>(t) * bytes);
 }
 
 void apply_experts(std::span<const ExpertRows> groups, const ExpertArithmetic& arithmetic, const Routed& routed, const std::byte* converted, ThreadPool& pool,

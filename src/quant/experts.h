@@ -31,17 +31,17 @@ struct Routed {
   std::int64_t ldy = 0;
 };
 
-// How a layer's experts compute, and the activations of its tokens, converted once for all experts that they go to.
+// How a layer's experts compute, and generated tokens' activations, converted once for all experts that have one row.
 struct ExpertArithmetic {
   const kernels::Kernels* kernels = nullptr;
   ComputePolicy compute;
   bool decode = false;  // the tokens use the decode arithmetic
   Arithmetic of(const Matrix& w) const { return decode ? compute.decode(*w.format) : compute.prefill(*w.format); }
 
-  const Matrix* like = nullptr;  // an up_gate of the layer; other experts that are stored as this one is share its conversions
+  const Matrix* like = nullptr;  // an up_gate of the layer; experts that are stored as this one is share its conversions
   std::size_t converted_bytes(std::int64_t tokens) const;
-  // Tokens [begin, end) of x; begin % 16 == 0, and end % 16 == 0 or end == tokens. Ranges may run on different threads.
-  void convert(const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t begin, std::int64_t end, std::byte* converted) const;
+  // Tokens [begin, end) of x, where converted_bytes() is not 0. Ranges may run on different threads.
+  void convert(const float* x, std::int64_t ldx, std::int64_t begin, std::int64_t end, std::byte* converted) const;
 };
 
 // One parallel region over all groups, whose tasks wait for those before them that they need and for nothing else. Groups in the order in which a

@@ -100,7 +100,7 @@ std::vector<float> together(const Layer& layer, const ExpertArithmetic& arithmet
     return scratch.back().data();
   };
   std::byte* converted = take(arithmetic.converted_bytes(tokens));
-  pool.parallel_for(tokens, 16, [&](std::int64_t begin, std::int64_t end) { arithmetic.convert(x.data(), kHidden, tokens, begin, end, converted); });
+  pool.parallel_for(tokens, 16, [&](std::int64_t begin, std::int64_t end) { arithmetic.convert(x.data(), kHidden, begin, end, converted); });
   const Routed routed{.x = x.data(), .ldx = kHidden, .tokens = tokens, .token_of = token_of.data(), .weight_of = weight_of.data(), .y = y.data(), .ldy = kStride};
   apply_experts(groups, arithmetic, routed, converted, pool, take);
   return y;
