@@ -303,7 +303,7 @@ class LinearTest : public testing::Test {
       const Packed w(kind, s.outputs, s.inputs, s.group, s.fp16, rng, extreme);
       const std::int64_t panels = w.weight.panels(), ldx = s.inputs + s.tokens % 3, ldy = panels * 16 + s.tokens % 2 * 5;
       std::vector<float> x = inputs_of<float>(s, ldx);
-      if (extreme) std::fill(x.begin(), x.end(), 3.0f);
+      for (std::int64_t t = 0; t < s.tokens && extreme; ++t) std::fill_n(x.begin() + t * ldx, s.inputs, t % 2 ? -3.0f : 3.0f);
       // Channels that stand out: one in three tokens of five, so that tiles mix groups with and without large values, and one in a few tokens only.
       for (std::int64_t t = 0; t < s.tokens && !extreme; ++t)
         for (const std::int64_t k : {s.inputs / 3, s.inputs - 1})
