@@ -21,6 +21,11 @@ std::string_view base_of(std::string_view weight) { return weight.ends_with(kWei
 
 }  // namespace
 
+bool keeps(const FormSource& source, const quant::Format& format) {
+  const quant::FormSettings& settings = source.settings;
+  return format.import_parts && &format == quant::native_format(settings.kind, settings.group, settings.offsets);
+}
+
 Result<Forms> Forms::of(const checkpoint::Checkpoint& checkpoint) {
   Forms forms(checkpoint);
   forms.config_ = TRY(quant::FormConfig::parse({&checkpoint.config(), checkpoint.config_path()}));
@@ -76,8 +81,8 @@ std::int64_t row_bytes_of(const TensorInfo& info, const FormTensor& tensor) {
 
 FormRange form_range(const FormTensor& tensor, std::int64_t first, std::int64_t count) {
   if (tensor.reach == Reach::kWhole) return {};
-  const std::int64_t begin = first / tensor.unit;
-  return {begin, (first + count + tensor.unit - 1) / tensor.unit, begin * tensor.unit};
+  const std::int64_t begin = first / tensor.unit, end = (first + count + tensor.unit - 1) / tensor.unit;
+  return {begin * tensor.rows, end * tensor.rows, begin * tensor.unit};
 }
 
 std::int64_t form_bytes(const TensorInfo& info, const FormTensor& tensor, std::int64_t first, std::int64_t count) {

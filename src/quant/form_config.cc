@@ -9,7 +9,7 @@ namespace inflight::quant {
 namespace {
 
 constexpr std::string_view kSupported =
-    "gptq, awq (gemm), compressed-tensors (pack-quantized, int-quantized, float-quantized, naive-quantized), fp8 and fbgemm_fp8\n"
+    "gptq, awq (gemm), compressed-tensors (pack-quantized, int-quantized, float-quantized, naive-quantized), fp8, fbgemm_fp8, and PaddlePaddle's wint8 and wint4\n"
     "  hint: take the model in one of these, or its unquantized checkpoint with --quantization";
 
 // The class that Python tools give a module.
@@ -212,6 +212,33 @@ Result<void> read_fp8(const JsonView& view, Rules& rules) {
   return {};
 }
 
+// PaddlePaddle names no method: "quantization" is that of all linear modules, or "mix_quant" with one for experts and one for the others.
+Result<bool> read_paddle(const JsonView& view, Rules& rules) {
+  rules.form = &paddle_form();
+  rules.by_target = true;
+  const bool stored = TRY(view.boolean_or("is_quantized", TRY(view.boolean_or("is_moe_quantized", !view.has("kv_cache_quant_type")))));
+  if (!stored) return false;  // a wish for loading: weights are plain
+  const auto add = [&](std::string_view key, std::string name, const char* targets) -> Result<void> {
+    Group group{.settings = {}, .plain = name.empty(), .targets = {}};
+    if (name == "weight_only") name = TRY(view.string_or("algo", "weight_only_int8")) == "weight_only_int4" ? "wint4" : "wint8";
+    if (!group.plain && name != "wint8" && name != "wint4") return fail(Code::kUnsupported, "{}: \"{}\" is \"{}\", which is not read; read are {}", view.where, key, name, kSupported);
+    TRY(set_bits(view, key, name == "wint4" ? 4 : 8, group.settings));
+    group.settings.interleaved = true;
+    group.targets.push_back({.kind = Rule::kPattern, .text = targets, .pattern = TRY(NamePattern::parse(targets))});
+    rules.groups.push_back(std::move(group));
+    return {};
+  };
+  constexpr const char *kExperts = R"(.*\.experts\..*)", *kOthers = R"((?!.*\.experts\.).*)";
+  if (TRY(view.string("quantization")) == "mix_quant") {
+    TRY(add("dense_quant_type", TRY(view.string_or("dense_quant_type", "")), kOthers));
+    TRY(add("moe_quant_type", TRY(view.string_or("moe_quant_type", "")), kExperts));
+  } else {
+    TRY(add("quantization", TRY(view.string("quantization")), "(?!.*embed_tokens).*"));
+  }
+  rules.ignored = TRY(component_rules(view, "modules_to_not_convert"));
+  return true;
+}
+
 // One of compressed-tensors' config_groups.
 Result<Group> read_group(const JsonView& view, const std::string& common_format) {
   Group group{.settings = {}, .plain = false, .targets = TRY(exact_rules(view, "targets"))};
@@ -316,6 +343,13 @@ Result<std::optional<FormConfig>> FormConfig::parse(const JsonView& config) {
   const JsonView view{&block, fmt::format("{}: {}", config.where, key)};
   auto rules = std::make_shared<Rules>();
   rules->method = TRY(view.string_or("quant_method", key == "compression_config" ? "compressed-tensors" : ""));
+  if (rules->method.empty() && view.has("quantization")) {
+    rules->method = "PaddlePaddle weight-only";
+    if (!TRY(read_paddle(view, *rules))) return std::nullopt;
+    FormConfig read;
+    read.rules_ = std::move(rules);
+    return read;
+  }
   if (rules->method.empty()) return fail(Code::kUnsupported, "{} names no \"quant_method\"; read are {}", view.where, kSupported);
   if (rules->method == "gptq") TRY(read_gptq(view, *rules));
   else if (rules->method == "awq") TRY(read_awq(view, *rules));

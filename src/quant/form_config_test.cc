@@ -168,6 +168,19 @@ TEST(FormConfig, fp8_in_blocks_and_whole) {
   EXPECT_EQ(choice(R"({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0})", "a.b")->settings.group_rows, 1);
 }
 
+TEST(FormConfig, paddle_names_a_quantization) {
+  const auto found = choice(R"({"quantization": "wint4", "is_quantized": true})", "ernie.layers.0.self_attn.qkv_proj");
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->form, &paddle_form());
+  EXPECT_EQ(found->settings.kind, CodeKind::kU4);
+  const std::string mixed = R"({"quantization": "mix_quant", "dense_quant_type": "wint8", "moe_quant_type": "wint4", "is_quantized": true})";
+  EXPECT_EQ(choice(mixed, "ernie.layers.1.mlp.experts.3.down_proj")->settings.bits, 4);
+  EXPECT_EQ(choice(mixed, "ernie.layers.1.mlp.shared_experts.down_proj")->settings.bits, 8);
+  EXPECT_FALSE(parse(R"({"quantization": "wint8", "is_quantized": false})").value());
+  EXPECT_FALSE(parse(R"({"quantization": "w4a8"})"));
+  EXPECT_FALSE(parse(R"({"quantization": "mix_quant", "dense_quant_type": "block_wise_fp8"})"));
+}
+
 TEST(FormConfig, the_older_key_is_read) {
   EXPECT_TRUE(parse(R"({"format": "pack-quantized", "config_groups": {"g": {"targets": ["Linear"], "weights": {"num_bits": 4, "strategy": "channel"}}}})", "compression_config").value());
 }

@@ -33,10 +33,10 @@ struct File {
   void set_half(std::int64_t row, std::int64_t i, std::uint16_t half) { std::memcpy(at(row) + i * 2, &half, 2); }
   void set_float(std::int64_t row, std::int64_t i, float value) { std::memcpy(at(row) + i * 4, &value, 4); }
   // As the loader gives it for outputs from `first` on.
-  FormBytes view(Reach reach, std::int64_t unit, std::int64_t first) {
+  FormBytes view(Reach reach, std::int64_t unit, std::int64_t first, std::int64_t rows) {
     if (bytes.empty()) return {};
     const std::int64_t step = first / unit;
-    if (reach == Reach::kRows) return {at(step), stride, step * unit, dtype};
+    if (reach == Reach::kRows) return {at(step * rows), stride, step * unit, dtype};
     if (reach == Reach::kColumns) return {at(0) + step * dtype_bits(dtype) / 8, stride, step * unit, dtype};
     return {at(0), stride, 0, dtype};
   }
@@ -72,7 +72,7 @@ Taken take(Stored& stored, std::int64_t first, int rows, std::int64_t origin_bac
   if (s.order) parts.order = s.order->data();
   std::vector<FormBytes> bytes;
   const auto tensors = stored.tensors();
-  for (std::size_t t = 0; t < tensors.size(); ++t) bytes.push_back(t < stored.files.size() ? stored.files[t].view(tensors[t].reach, tensors[t].unit, first - origin_back) : FormBytes{});
+  for (std::size_t t = 0; t < tensors.size(); ++t) bytes.push_back(t < stored.files.size() ? stored.files[t].view(tensors[t].reach, tensors[t].unit, first - origin_back, tensors[t].rows) : FormBytes{});
   taken.result = stored.form->take_apart(s, bytes, first, parts);
   if (taken.result) dequantize_parts(parts, taken.numbers.data());
   return taken;
@@ -340,6 +340,31 @@ TEST(Fp8, a_code_that_is_no_number_is_an_error) {
       EXPECT_TRUE(take(stored, 0, 16).result);
       EXPECT_THAT(take(stored, 16, 8).result.error().message, HasSubstr("row 17, column 44: FP8 code"));
     }
+}
+
+// The two addresses are Paddle's own (weight_quantize for compute capability 80), as stated in docs/formats/paddle-weight-only.md.
+TEST(Paddle, bytes_lie_as_documented) {
+  for (const int bits : {8, 4}) {
+    const std::int64_t N = 24, K = 192;
+    Stored stored{&paddle_form(), {.kind = bits == 8 ? CodeKind::kU8 : CodeKind::kU4, .bits = bits, .interleaved = true, .order = {}}, N, K, {}};
+    File codes(bits == 8 ? N : N / 2, K, DType::kI8), scales(N, 2, DType::kBF16);
+    const auto code = [&](std::int64_t n, std::int64_t k) { return code_at(n, k, bits == 8 ? 255 : 15) + 1; };
+    for (std::int64_t n = 0; n < N; ++n) {
+      scales.set_half(n, 0, float_to_bf16(scale_at(n, 0)));
+      for (std::int64_t k = 0; k < K && bits == 8; ++k) {
+        const std::int64_t p = 16 * (k / 16) + 2 * (k % 8) + k % 16 / 8;
+        codes.at(0)[p % 64 + 128 * (p / 64) + 64 * (n % 2) + 2 * K * (n / 2)] = static_cast<std::byte>(code(n, k));
+      }
+      for (std::int64_t j = 0; j < K / 2 && bits == 4; ++j) {
+        const std::int64_t p = 16 * (j / 16) + 2 * (2 * (j % 4) + j % 8 / 4) + j % 16 / 8, at = p % 32 + 128 * (p / 32) + 32 * (n % 4) + 2 * K * (n / 4);
+        for (const int odd : {0, 1}) codes.at(0)[at / 4 * 4 + at % 2 + 2 * odd] |= static_cast<std::byte>(code(n, 2 * j + odd) << (at % 4 > 1 ? 4 : 0));
+      }
+    }
+    stored.files = {codes, scales};
+    expect_numbers(stored, [&](std::int64_t n, std::int64_t k) { return scale_at(n, 0) * static_cast<float>(code(n, k) - (bits == 8 ? 128 : 8)); });
+    EXPECT_FALSE(paddle_form().tensors(stored.settings, N, 100));
+    EXPECT_FALSE(paddle_form().tensors(stored.settings, 21, K));
+  }
 }
 
 TEST(Forms, suffixes_of_codes) { EXPECT_THAT(codes_suffixes(), testing::IsSupersetOf({std::string_view("qweight"), std::string_view("weight_packed")})); }

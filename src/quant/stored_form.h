@@ -64,6 +64,7 @@ struct FormTensor {
   Reach reach = Reach::kRows;
   std::int64_t unit = 1;
   bool optional = false;            // read where it exists
+  std::int64_t rows = 1;            // kRows: of the file, that `unit` outputs share; they lie one after the other
 };
 
 // Bytes of one tensor for some outputs. Row `i` of the file, counted from the one that holds output `origin`, begins at data + i * stride.

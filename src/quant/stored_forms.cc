@@ -10,7 +10,7 @@
 namespace inflight::quant {
 
 std::span<const std::string_view> codes_suffixes() {
-  static constexpr std::array<std::string_view, 2> kSuffixes = {"qweight", "weight_packed"};
+  static constexpr std::array<std::string_view, 3> kSuffixes = {"qweight", "weight_packed", "quant_weight"};
   return kSuffixes;
 }
 

@@ -50,6 +50,7 @@ const StoredForm& gptq_form();
 const StoredForm& awq_form();
 const StoredForm& compressed_form();        // compressed-tensors, every format of it that is read
 const StoredForm& fp8_form();               // FP8 of transformers, DeepSeek and AutoFP8: blocks, outputs or whole matrices
+const StoredForm& paddle_form();            // PaddlePaddle's weight-only int8 and int4
 const StoredForm& gguf_form();              // blocks of a GGUF file, by the tensor's dtype
 FormSettings gguf_settings(DType block);
 
