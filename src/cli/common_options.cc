@@ -33,6 +33,7 @@ void add_model_arguments(CLI::App& app, ModelArguments& arguments, bool model_re
   app.add_option("--quantization-override", engine.quantization_overrides, fmt::format("PATTERN=FORMAT for the weights whose names match, e.g. '{}'; may be repeated, the last that matches wins", quant::kOverrideExample))
       ->type_name("TEXT")->expected(1)->take_all()->group(load);
   app.add_option("--lm-head", engine.lm_head, "Format of the output head: auto, bf16, wint8, ... (auto: wint8 with a wint format, else as stored)")->capture_default_str()->group(load);
+  app.add_option("--fp8-target", engine.fp8_target, "Whose FP8 numbers: ocp (up to 448) or gaudi (up to 240)")->capture_default_str()->group(load);
   app.add_option("--load-choices", engine.load_choices, "default_v1: stream and quantize in flight; default: all of it in memory, then quantize")->capture_default_str()->group(load);
   app.add_option("--tensor-parallel-size", engine.tensor_parallel_size, "Ranks that share each matrix (inspect alone takes more than 1 so far)")->capture_default_str()->group(load);
   app.add_flag("--enable-expert-parallel", engine.enable_expert_parallel, "Whole experts are spread over the ranks (inspect alone so far)")->group(load);
@@ -56,6 +57,7 @@ Result<void> check_choice(std::string_view flag, std::string_view value, const s
 Result<void> check(const ModelArguments& arguments, bool only_plan) {
   const engine::EngineOptions& engine = arguments.engine;
   TRY(quant::make_policy(engine.quantization, engine.lm_head, engine.quantization_overrides));
+  TRY(check_choice("--fp8-target", engine.fp8_target, {"ocp", "gaudi"}));
   TRY(check_choice("--load-choices", engine.load_choices, {"default_v1", "default"}));
   TRY(check_choice("--compute", engine.compute, {"auto", "fp32", "bf16", "int8"}));
   TRY(check_choice("--kv-cache-dtype", engine.kv_cache_dtype, {"auto", "bf16", "fp32"}));

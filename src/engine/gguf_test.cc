@@ -38,9 +38,10 @@ TEST_P(GgufModels, logits_are_those_of_the_dequantized_weights) {
   }
 }
 
-constexpr const char* kModels[] = {"llama", "llama-yarn", "qwen2", "qwen3", "qwen3-moe", "qwen2-moe", "glm4-moe", "ernie4_5", "ernie4_5-moe", "qwen3-q4_k_m", "qwen3-q2_k", "qwen3-q5_k_m"};
+const std::string kModels[] = {"llama", "llama-yarn", "qwen2", "qwen3", "qwen3-moe", "qwen2-moe", "glm4-moe", "ernie4_5", "ernie4_5-moe", "deepseek-v3", "deepseek-v2-lite", "qwen3-q4_k_m",
+                               "qwen3-q2_k", "qwen3-q5_k_m"};
 
-INSTANTIATE_TEST_SUITE_P(files, GgufModels, testing::Combine(testing::ValuesIn(kModels), testing::Values("default_v1", "default")), [](const auto& p) {
+INSTANTIATE_TEST_SUITE_P(files, GgufModels, testing::Combine(testing::ValuesIn(kModels), testing::Values(std::string("default_v1"), std::string("default"))), [](const auto& p) {
   std::string name = std::get<0>(p.param) + "_" + std::get<1>(p.param);
   std::ranges::replace(name, '-', '_');
   return name;

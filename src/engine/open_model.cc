@@ -69,6 +69,7 @@ Result<Prepared> prepare(const std::string& folder, const EngineOptions& options
   Checkpoint checkpoint = TRY(Checkpoint::open(folder));
   const JsonView config{&checkpoint.config(), checkpoint.config_path()};
   quant::FormatPolicy policy = TRY(quant::make_policy(options.quantization, options.lm_head, options.quantization_overrides));
+  TRY(policy.set_fp8_target(options.fp8_target));
   policy.wide_derived = options.compute == "fp32";
   const bool redundant_head = TRY(has_redundant_head(checkpoint, config));
   const loader::Forms forms = TRY(loader::Forms::of(checkpoint));

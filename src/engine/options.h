@@ -11,6 +11,7 @@ struct EngineOptions {
   std::string quantization;                 // "" : as stored; else bf16, wint8, wint4, wint4-g128, ... or a mix_quant JSON object
   std::vector<std::string> quantization_overrides;  // "pattern=format" each, the last that matches a weight's name wins
   std::string lm_head = "auto";             // auto, bf16, wint8, ...
+  std::string fp8_target = "ocp";           // ocp: E4M3 codes up to 448; gaudi: up to 240
   std::string load_choices = "default_v1";  // default_v1 (stream and quantize in flight) or default (all of it in memory, then quantize)
   std::string compute = "auto";             // auto, fp32, bf16, int8
   std::string kv_cache_dtype = "auto";      // auto (fp32 under compute fp32, else bf16), bf16, fp32

@@ -26,6 +26,17 @@ std::int64_t file_columns(const TensorInfo& tensor) {
 
 std::int64_t file_row_bytes(const TensorInfo& tensor) { return row_bytes(tensor.dtype, file_columns(tensor)); }
 
+const quant::SharedScales* shared_scales(const LoadPlan& plan, const Route& route) {
+  const quant::Format* format = plan.params.slots[route.param].format;
+  if (!format || route.stored >= 0 || (route.form >= 0 && keeps(plan.forms[static_cast<std::size_t>(route.form)], *format))) return nullptr;
+  return format->shared;
+}
+
+bool in_two_looks(const LoadPlan& plan, const Route& route) {
+  const quant::SharedScales* shared = shared_scales(plan, route);
+  return shared && shared->rows == 0 && !route.transposed && route.form < 0;
+}
+
 bool in_tiles(const LoadPlan& plan, const Route& route) { return route.transposed || (route.form >= 0 && codes_of(plan, route).reach == quant::Reach::kColumns); }
 
 std::int64_t chunk_buffer_bytes(const LoadPlan& plan, const TensorInfo& tensor, const Route& route, const Chunk& chunk) {
@@ -45,13 +56,19 @@ std::vector<Chunk> cut_chunks(const checkpoint::Checkpoint& checkpoint, const Lo
       chunks.push_back({r, 0, 1});
       continue;
     }
-    const std::int64_t panel = quant::kPanelRows;
+    const quant::SharedScales* shared = shared_scales(plan, route);
+    if (shared && shared->rows == 0) {
+      chunks.push_back({r, route.slice.row_begin, route.slice.row_end - route.slice.row_begin});
+      continue;
+    }
+    const std::int64_t panel = shared ? shared->rows : quant::kPanelRows;
     const std::int64_t bytes = in_tiles(plan, route) ? kTransposedTileBytes : chunk_bytes[static_cast<std::size_t>(tensor.shard)];
     const std::int64_t row = output_bytes(plan, tensor.info, route);
     const std::int64_t step = std::max<std::int64_t>(bytes / std::max<std::int64_t>(row, 1) / panel * panel, panel);
     for (std::int64_t at = route.slice.row_begin; at < route.slice.row_end;) {
       // Later chunks start on a panel; those of stored forms on the tensor's own multiples of 16, since some forms interleave neighbours.
-      const std::int64_t place = route.form >= 0 ? at : route.slice.local_row + at - route.slice.row_begin;
+      // Where rows share scales, chunks hold whole runs of them, counted from the matrix's first row.
+      const std::int64_t place = shared ? at - route.slice.row_begin : route.form >= 0 ? at : route.slice.local_row + at - route.slice.row_begin;
       const std::int64_t rows = std::min(step - place % panel, route.slice.row_end - at);
       chunks.push_back({r, at, rows});
       at += rows;
@@ -62,18 +79,21 @@ std::vector<Chunk> cut_chunks(const checkpoint::Checkpoint& checkpoint, const Lo
 
 std::int64_t staging_bytes(const checkpoint::Checkpoint& checkpoint, const LoadPlan& plan, int threads) {
   std::int64_t largest = kDirectChunkBytes;
-  std::int64_t scales = 0, derived = 0, forms = 0;
+  std::int64_t scales = 0, derived = 0, forms = 0, matrix = 0;
   for (const Route& route : plan.routes) {
     const TensorInfo& tensor = checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].info;
     const std::int64_t row = output_bytes(plan, tensor, route);
     const std::int64_t panel = row * quant::kPanelRows;
     if (route.form >= 0) forms = std::max(forms, form_scratch_bytes(plan.forms[static_cast<std::size_t>(route.form)]));
-    largest = std::max(largest, in_tiles(plan, route) ? std::min(std::max(kTransposedTileBytes, panel), row * (route.slice.row_end - route.slice.row_begin)) + panel : std::min(tensor.bytes(), panel));
+    const std::int64_t whole = row * (route.slice.row_end - route.slice.row_begin);
+    if (in_two_looks(plan, route)) matrix = std::max(matrix, std::min(whole, kMatrixStagingBytes / threads));
+    const quant::SharedScales* shared = shared_scales(plan, route);
+    largest = std::max(largest, shared && !in_two_looks(plan, route) ? shared->rows == 0 ? whole + panel : std::min(whole, row * shared->rows) + panel : in_tiles(plan, route) ? std::min(std::max(kTransposedTileBytes, panel), row * (route.slice.row_end - route.slice.row_begin)) + panel : std::min(tensor.bytes(), panel));
     const quant::Slot& slot = plan.params.slots[route.param];
     if (slot.format && slot.format->group != 0) scales = std::max(scales, slot.bytes.scales * 2);
   }
   for (const std::int64_t bytes : plan.derive_bytes) derived = std::max(derived, bytes);
-  return (threads + kReadAheadBuffers) * (largest + 8192) + threads * (derived + forms) + (threads + 1) * scales;  // threads may each be in another parameter, and one is just finished
+  return (threads + kReadAheadBuffers) * (largest + 8192) + threads * (derived + forms + matrix) + (threads + 1) * scales;  // threads may each be in another parameter, and one is just finished
 }
 
 }  // namespace inflight::loader

@@ -16,6 +16,9 @@ inline constexpr int kReadAheadBuffers = 4;  // past the page cache: chunks read
 // Transposed tensors are read in tiles of whole inputs by as many outputs as fit: wide enough that a row of the tile is a long read.
 inline constexpr std::int64_t kTransposedTileBytes = 16 << 20;
 
+// Matrices whose scales follow from all of their numbers wait in memory between the two looks at them, all threads together up to this; larger ones are read twice.
+inline constexpr std::int64_t kMatrixStagingBytes = 128 << 20;
+
 struct Chunk {
   std::size_t route = 0;           // index into LoadPlan::routes
   std::int64_t row = 0;            // first output (a row of the tensor; a column where the route is transposed)
@@ -32,6 +35,11 @@ std::int64_t file_row_bytes(const checkpoint::TensorInfo& tensor);
 
 // Bytes of the buffer that one chunk is read into, without alignment.
 std::int64_t chunk_buffer_bytes(const LoadPlan& plan, const checkpoint::TensorInfo& tensor, const Route& route, const Chunk& chunk);
+
+// The scales that rows of the route share while they are quantized; nullptr: none, or the numbers arrive quantized.
+const quant::SharedScales* shared_scales(const LoadPlan& plan, const Route& route);
+// Whether all of a route's rows share scales and lie in rows of the file: read by read_matrix() of stream.cc.
+bool in_two_looks(const LoadPlan& plan, const Route& route);
 
 // Whether the route's tensor has outputs along its rows and so is read in tiles.
 bool in_tiles(const LoadPlan& plan, const Route& route);

@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
+#include "quant/format.h"
 #include "quant/stored_form.h"
 #include "quant/stored_forms.h"
 
@@ -23,6 +24,9 @@ struct FormSource {
   std::vector<quant::FormTensor> tensors;  // the first holds the codes
   std::vector<int> places;                 // of each: index into Checkpoint::tensors(), or -1 where it is not there
 };
+
+// Whether a parameter of that format keeps the form's codes and scales as they are.
+bool keeps(const FormSource& source, const quant::Format& format);
 
 class Forms {
  public:

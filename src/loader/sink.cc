@@ -54,13 +54,14 @@ Sink::Sink(const std::vector<checkpoint::Tensor>& tensors, const LoadPlan& plan,
   for (std::size_t i = 0; i < table.rows.size(); ++i)
     if (table.rows[i].derivation) derived_.push_back(i);
   for (const Route& route : plan.routes) {
+    if (route.stored < 0 || (route.stored == 1 && tensors[static_cast<std::size_t>(route.tensor)].info.dtype != DType::kF16)) progress_[route.param].half_scales = false;
     progress_[route.param].rows_left += route.matrix ? route.slice.row_end - route.slice.row_begin : 1;
   }
 }
 
 Result<void> Sink::begin(const Route& route) {
   Result<void> begun;
-  std::call_once(progress_[route.param].begun, [&] { begun = quant::begin(store_.matrix(route.param)); });
+  std::call_once(progress_[route.param].begun, [&] { begun = quant::begin(store_.matrix(route.param), progress_[route.param].half_scales); });
   return begun;
 }
 
@@ -78,9 +79,38 @@ Result<void> Sink::accept(const Chunk& chunk, const std::byte* data, std::int64_
     TRY(accept_vector(route, tensor, data));
   } else {
     TRY(begin(route));
-    TRY(route.stored < 0 ? accept_rows(route, tensor, chunk, data, stride_bytes) : accept_stored(route, tensor, chunk, data, stride_bytes));
+    TRY(route.stored < 0 ? quantize_rows(chunk, plain_rows(chunk, data, stride_bytes), plain_error(chunk)) : accept_stored(route, tensor, chunk, data, stride_bytes));
   }
   return count(route, chunk.rows);
+}
+
+Sink::Scan Sink::begin_scan(const Chunk& chunk) const {
+  const Route& route = plan_.routes[chunk.route];
+  const quant::Slot& slot = plan_.params.slots[route.param];
+  const quant::SharedScales& shared = *slot.format->shared;
+  const std::int64_t runs = shared.rows == 0 ? 1 : (chunk.rows + shared.rows - 1) / shared.rows;
+  return {std::vector<float>(static_cast<std::size_t>(runs * shared.groups(slot.inputs)), 0.0f)};
+}
+
+Result<void> Sink::scan(const Chunk& whole, const Chunk& part, const std::byte* data, std::int64_t stride_bytes, Scan& scan) const {
+  return scan_rows(whole, part, plain_rows(part, data, stride_bytes), plain_error(part), scan);
+}
+
+Result<void> Sink::set_scales(const Chunk& whole, const Scan& scan) {
+  const Route& route = plan_.routes[whole.route];
+  quant::Matrix& matrix = store_.matrix(route.param);
+  const quant::SharedScales& shared = *matrix.format->shared;
+  TRY(begin(route));
+  const std::int64_t groups = shared.groups(matrix.inputs), step = shared.rows == 0 ? whole.rows : shared.rows;
+  const std::int64_t first = route.slice.local_row + whole.row - route.slice.row_begin;
+  for (std::int64_t run = 0; run * step < whole.rows; ++run)
+    shared.set(matrix, first + run * step, first + std::min((run + 1) * step, whole.rows), std::span(scan.absmax).subspan(static_cast<std::size_t>(run * groups), static_cast<std::size_t>(groups)));
+  return {};
+}
+
+Result<void> Sink::accept_scanned(const Chunk& part, const std::byte* data, std::int64_t stride_bytes) {
+  TRY(store_rows(part, plain_rows(part, data, stride_bytes), plain_error(part)));
+  return count(plan_.routes[part.route], part.rows);
 }
 
 Result<void> Sink::accept_whole(std::size_t r, const std::byte* data, ThreadPool* pool) {
@@ -94,9 +124,11 @@ Result<void> Sink::accept_whole(std::size_t r, const std::byte* data, ThreadPool
     std::vector<std::byte> panel(static_cast<std::size_t>(quant::kPanelRows * inputs * width));
     return accept_transposed({r, begin, count}, data + (route.first_input + route.slice.col_begin) * stride + begin * width, stride, panel.data());
   };
-  if (!pool) return range(route.slice.row_begin, rows);
+  const quant::SharedScales* shared = plan_.params.slots[route.param].format->shared;
+  if (!pool || (shared && shared->rows == 0)) return range(route.slice.row_begin, rows);
   constexpr std::int64_t kRows = 16 * quant::kPanelRows;
-  const std::int64_t lead = std::min((quant::kPanelRows - route.slice.local_row % quant::kPanelRows) % quant::kPanelRows, rows);  // up to the first whole panel
+  const std::int64_t lead = shared ? 0 : std::min((quant::kPanelRows - route.slice.local_row % quant::kPanelRows) % quant::kPanelRows, rows);  // up to the first whole panel
+  static_assert(kRows % 128 == 0);  // shared scales cover 128 rows
   if (lead != 0) TRY(range(route.slice.row_begin, lead));
   std::mutex mutex;
   std::optional<Error> error;
@@ -116,26 +148,99 @@ Result<void> Sink::accept_form(const Chunk& chunk, std::span<const quant::FormBy
   quant::Matrix& matrix = store_.matrix(route.param);
   TRY(begin(route));
   const quant::FormSettings& settings = source.settings;
-  const bool kept = matrix.format->import_parts && matrix.format == quant::native_format(settings.kind, settings.group, settings.offsets);
   FormScratch scratch(source);
-  for (std::int64_t done = 0; done < chunk.rows;) {
-    const std::int64_t local = route.slice.local_row + chunk.row - route.slice.row_begin + done;
-    const auto rows = static_cast<int>(std::min(quant::kPanelRows - local % quant::kPanelRows, chunk.rows - done));
-    quant::RowParts parts = scratch.parts(source, rows);
-    if (auto taken = source.form->take_apart(settings, bytes, chunk.row + done, parts); !taken)
+  const auto parts_of = [&](std::int64_t at, int n) -> Result<quant::RowParts> {
+    quant::RowParts parts = scratch.parts(source, n);
+    if (auto taken = source.form->take_apart(settings, bytes, chunk.row + at, parts); !taken)
       return fail_at(fmt::format("{} in {} form", source.base, source.form->name), std::move(taken).error());
-    if (kept) {
-      matrix.format->import_parts(kernels_, parts, local, matrix);
-    } else {
-      quant::dequantize_parts(parts, scratch.numbers());
-      const quant::SourceRows numbers{.data = scratch.numbers() + route.slice.col_begin, .dtype = DType::kF32, .stride = source.inputs, .rows = rows, .inputs = matrix.inputs};
-      if (const std::int64_t bad = matrix.format->store(kernels_, numbers, local, matrix); bad >= 0)
-        return fail(Code::kCorrupt, "{} in {} form holds a number that is not finite in row {}, column {}. Is the file damaged?", source.base, source.form->name,
-                    chunk.row + done + bad / matrix.inputs, route.slice.col_begin + bad % matrix.inputs);
-    }
-    done += rows;
+    return parts;
+  };
+  if (keeps(source, *matrix.format)) {
+    TRY(for_each_panel(chunk, [&](std::int64_t at, int n, std::int64_t local) -> Result<void> {
+      matrix.format->import_parts(kernels_, TRY(parts_of(at, n)), local, matrix);
+      return {};
+    }));
+  } else {
+    TRY(quantize_rows(chunk, [&](std::int64_t at, int n) -> Result<quant::SourceRows> {
+      quant::dequantize_parts(TRY(parts_of(at, n)), scratch.numbers());
+      return quant::SourceRows{.data = scratch.numbers() + route.slice.col_begin, .dtype = DType::kF32, .stride = source.inputs, .rows = n, .inputs = matrix.inputs};
+    }, [&](std::int64_t row, std::int64_t column, float value) {
+      return Error{Code::kCorrupt, fmt::format("{} in {} form holds {} in row {}, column {}; weights must be finite. Is the file damaged?", source.base, source.form->name, value, chunk.row + row,
+                                               route.slice.col_begin + column)};
+    }));
   }
   return count(route, chunk.rows);
+}
+
+Result<void> Sink::for_each_panel(const Chunk& chunk, const std::function<Result<void>(std::int64_t at, int n, std::int64_t local)>& visit) const {
+  const params::Slice& slice = plan_.routes[chunk.route].slice;
+  for (std::int64_t done = 0; done < chunk.rows;) {
+    const std::int64_t local = slice.local_row + chunk.row - slice.row_begin + done;
+    const auto rows = static_cast<int>(std::min(quant::kPanelRows - local % quant::kPanelRows, chunk.rows - done));
+    TRY(visit(done, rows, local));
+    done += rows;
+  }
+  return {};
+}
+
+Result<void> Sink::scan_rows(const Chunk& whole, const Chunk& part, const Rows& rows, const NotFinite& not_finite, Scan& scan) const {
+  const quant::Slot& slot = plan_.params.slots[plan_.routes[whole.route].param];
+  const quant::SharedScales& shared = *slot.format->shared;
+  const auto groups = static_cast<std::size_t>(shared.groups(slot.inputs));
+  std::vector<float> most(static_cast<std::size_t>(quant::kPanelRows) * groups);
+  return for_each_panel(part, [&](std::int64_t at, int n, std::int64_t) -> Result<void> {
+    const quant::SourceRows source = TRY(rows(at, n));
+    if (const std::int64_t bad = shared.absmax(kernels_, source, most.data()); bad >= 0)
+      return std::unexpected(not_finite(at + bad / source.inputs, bad % source.inputs, element(static_cast<const std::byte*>(source.data), source.dtype, bad / source.inputs * source.stride + bad % source.inputs)));
+    for (int r = 0; r < n; ++r) {
+      const std::int64_t run = shared.rows == 0 ? 0 : (part.row - whole.row + at + r) / shared.rows;
+      float* out = scan.absmax.data() + static_cast<std::size_t>(run) * groups;
+      for (std::size_t g = 0; g < groups; ++g) out[g] = std::max(out[g], most[static_cast<std::size_t>(r) * groups + g]);
+    }
+    return {};
+  });
+}
+
+Result<void> Sink::store_rows(const Chunk& chunk, const Rows& rows, const NotFinite& not_finite) {
+  quant::Matrix& matrix = store_.matrix(plan_.routes[chunk.route].param);
+  return for_each_panel(chunk, [&](std::int64_t at, int n, std::int64_t local) -> Result<void> {
+    const quant::SourceRows source = TRY(rows(at, n));
+    if (const std::int64_t bad = matrix.format->store(kernels_, source, local, matrix); bad >= 0)
+      return std::unexpected(not_finite(at + bad / source.inputs, bad % source.inputs, element(static_cast<const std::byte*>(source.data), source.dtype, bad / source.inputs * source.stride + bad % source.inputs)));
+    return {};
+  });
+}
+
+Result<void> Sink::quantize_rows(const Chunk& chunk, const Rows& rows, const NotFinite& not_finite) {
+  if (plan_.params.slots[plan_.routes[chunk.route].param].format->shared) {
+    Scan scan = begin_scan(chunk);
+    TRY(scan_rows(chunk, chunk, rows, not_finite, scan));
+    TRY(set_scales(chunk, scan));
+  }
+  return store_rows(chunk, rows, not_finite);
+}
+
+Sink::Rows Sink::plain_rows(const Chunk& chunk, const std::byte* data, std::int64_t stride_bytes) const {
+  const Route& route = plan_.routes[chunk.route];
+  const DType dtype = tensors_[static_cast<std::size_t>(route.tensor)].info.dtype;
+  const std::int64_t width = dtype_bits(dtype) / 8, inputs = plan_.params.slots[route.param].inputs;
+  return [=](std::int64_t at, int n) -> Result<quant::SourceRows> {
+    return quant::SourceRows{.data = data + at * stride_bytes, .dtype = dtype, .stride = stride_bytes / width, .rows = n, .inputs = inputs};
+  };
+}
+
+Sink::NotFinite Sink::plain_error(const Chunk& chunk) const {
+  const Route& route = plan_.routes[chunk.route];
+  const TensorInfo& tensor = tensors_[static_cast<std::size_t>(route.tensor)].info;
+  return [&route, &tensor, first = chunk.row](std::int64_t row, std::int64_t column, float value) {
+    row += first;
+    column += route.slice.col_begin;
+    if (route.transposed) {
+      column += route.first_input;
+      std::swap(row, column);
+    }
+    return Error{Code::kCorrupt, fmt::format("\"{}\" holds {} at {}; weights must be finite. Is the file damaged?", tensor.name, value, place_of(tensor, row, column))};
+  };
 }
 
 Result<void> Sink::derive_from(std::size_t source) {
@@ -149,17 +254,15 @@ Result<void> Sink::derive_from(std::size_t source) {
 
 Result<void> Sink::accept_transposed(const Chunk& chunk, const std::byte* data, std::int64_t stride_bytes, std::byte* panel) {
   const Route& route = plan_.routes[chunk.route];
-  const std::int64_t width = dtype_bits(tensors_[static_cast<std::size_t>(route.tensor)].info.dtype) / 8;
-  const std::int64_t inputs = route.slice.col_end - route.slice.col_begin;
-  for (std::int64_t done = 0; done < chunk.rows;) {  // up to the end of a panel, so that a panel is quantized in one go
-    const std::int64_t local = route.slice.local_row + chunk.row - route.slice.row_begin + done;
-    const std::int64_t rows = std::min(quant::kPanelRows - local % quant::kPanelRows, chunk.rows - done);
-    if (width == 4) transpose<std::uint32_t>(data + done * width, stride_bytes, inputs, rows, panel);
-    else transpose<std::uint16_t>(data + done * width, stride_bytes, inputs, rows, panel);
-    TRY(accept({chunk.route, chunk.row + done, rows}, panel, inputs * width));
-    done += rows;
-  }
-  return {};
+  const DType dtype = tensors_[static_cast<std::size_t>(route.tensor)].info.dtype;
+  const std::int64_t width = dtype_bits(dtype) / 8, inputs = route.slice.col_end - route.slice.col_begin;
+  TRY(begin(route));
+  TRY(quantize_rows(chunk, [&](std::int64_t at, int n) -> Result<quant::SourceRows> {
+    if (width == 4) transpose<std::uint32_t>(data + at * width, stride_bytes, inputs, n, panel);
+    else transpose<std::uint16_t>(data + at * width, stride_bytes, inputs, n, panel);
+    return quant::SourceRows{.data = panel, .dtype = dtype, .stride = inputs, .rows = n, .inputs = inputs};
+  }, plain_error(chunk)));
+  return count(route, chunk.rows);
 }
 
 Result<void> Sink::accept_vector(const Route& route, const TensorInfo& tensor, const std::byte* data) {
@@ -168,28 +271,6 @@ Result<void> Sink::accept_vector(const Route& route, const TensorInfo& tensor, c
     const float value = element(data, tensor.dtype, i);
     if (!std::isfinite(value)) return fail(Code::kCorrupt, "\"{}\" holds {} at element {}; weights must be finite. Is the file damaged?", tensor.name, value, i);
     out[i - route.slice.row_begin] = value;
-  }
-  return {};
-}
-
-Result<void> Sink::accept_rows(const Route& route, const TensorInfo& tensor, const Chunk& chunk, const std::byte* data, std::int64_t stride_bytes) {
-  quant::Matrix& matrix = store_.matrix(route.param);
-  const std::int64_t width = dtype_bits(tensor.dtype) / 8;
-  for (std::int64_t done = 0; done < chunk.rows;) {
-    const std::int64_t local = route.slice.local_row + chunk.row - route.slice.row_begin + done;
-    const auto rows = static_cast<int>(std::min(quant::kPanelRows - local % quant::kPanelRows, chunk.rows - done));
-    const quant::SourceRows source{.data = data + done * stride_bytes, .dtype = tensor.dtype, .stride = stride_bytes / width, .rows = rows, .inputs = matrix.inputs};
-    const std::int64_t bad = matrix.format->store(kernels_, source, local, matrix);
-    if (bad >= 0) {
-      std::int64_t row = chunk.row + done + bad / matrix.inputs, column = route.slice.col_begin + bad % matrix.inputs;
-      if (route.transposed) {
-        column += route.first_input;
-        std::swap(row, column);
-      }
-      const float value = element(data + (done + bad / matrix.inputs) * stride_bytes, tensor.dtype, bad % matrix.inputs);
-      return fail(Code::kCorrupt, "\"{}\" holds {} at {}; weights must be finite. Is the file damaged?", tensor.name, value, place_of(tensor, row, column));
-    }
-    done += rows;
   }
   return {};
 }

@@ -3,6 +3,7 @@
 // Used by both roads (stream.cc, whole.cc), from several threads.
 #pragma once
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -26,6 +27,16 @@ class Sink {
   // kCorrupt: NaN or infinity (names tensor and element), or stored codes out of range.
   Result<void> accept(const Chunk& chunk, const std::byte* data, std::int64_t stride_bytes);
 
+  // For formats with shared scales (quant::SharedScales), whose chunks hold whole runs of such rows. accept() sees a chunk's rows twice by itself; a caller that
+  // reads a chunk in parts lets each part be scanned, then sets the scales, then gives the parts to accept_scanned().
+  struct Scan {
+    std::vector<float> absmax;  // [runs][groups]
+  };
+  Scan begin_scan(const Chunk& chunk) const;
+  Result<void> scan(const Chunk& whole, const Chunk& part, const std::byte* data, std::int64_t stride_bytes, Scan& scan) const;
+  Result<void> set_scales(const Chunk& whole, const Scan& scan);
+  Result<void> accept_scanned(const Chunk& part, const std::byte* data, std::int64_t stride_bytes);
+
   // The same for a transposed route: `data` [inputs of the slice][chunk.rows], inputs stride_bytes apart. panel: scratch for 16 rows of the slice's inputs.
   Result<void> accept_transposed(const Chunk& chunk, const std::byte* data, std::int64_t stride_bytes, std::byte* panel);
 
@@ -42,11 +53,21 @@ class Sink {
   struct Progress {
     std::atomic<std::int64_t> rows_left{0};  // over all tensors of the parameter
     std::once_flag begun;
+    bool half_scales = true;                 // whatever group scales arrive are stored in FP16
   };
   Result<void> begin(const Route& route);
   Result<void> count(const Route& route, std::int64_t rows);
   Result<void> accept_vector(const Route& route, const checkpoint::TensorInfo& tensor, const std::byte* data);
-  Result<void> accept_rows(const Route& route, const checkpoint::TensorInfo& tensor, const Chunk& chunk, const std::byte* data, std::int64_t stride_bytes);
+  // Rows [at, at + n) of a chunk as numbers: at most to the end of a panel of the destination.
+  using Rows = std::function<Result<quant::SourceRows>(std::int64_t at, int n)>;
+  // What to say of a number that is not finite in row `row` of the chunk and column `column` of its slice.
+  using NotFinite = std::function<Error(std::int64_t row, std::int64_t column, float value)>;
+  Result<void> for_each_panel(const Chunk& chunk, const std::function<Result<void>(std::int64_t at, int n, std::int64_t local)>& visit) const;
+  Result<void> scan_rows(const Chunk& whole, const Chunk& part, const Rows& rows, const NotFinite& not_finite, Scan& scan) const;
+  Result<void> store_rows(const Chunk& chunk, const Rows& rows, const NotFinite& not_finite);
+  Result<void> quantize_rows(const Chunk& chunk, const Rows& rows, const NotFinite& not_finite);
+  Rows plain_rows(const Chunk& chunk, const std::byte* data, std::int64_t stride_bytes) const;
+  NotFinite plain_error(const Chunk& chunk) const;
   Result<void> derive_from(std::size_t source);
   Result<void> accept_stored(const Route& route, const checkpoint::TensorInfo& tensor, const Chunk& chunk, const std::byte* data, std::int64_t stride_bytes);
 

@@ -130,6 +130,25 @@ Result<void> accept_form(const Checkpoint& checkpoint, const LoadPlan& plan, con
   return sink.accept_form(chunk, bytes);
 }
 
+// A matrix whose scales follow from all of its numbers: they are read once into `staging`, or twice where that is too small for them, and looked at twice.
+// `chunk` holds all rows. check: false ends it early.
+Result<void> read_matrix(const InputFile& file, const TensorInfo& tensor, const Route& route, const Chunk& chunk, const Buffer& staging, Sink& sink) {
+  const std::int64_t row = (route.slice.col_end - route.slice.col_begin) * dtype_bits(tensor.dtype) / 8;
+  const std::int64_t step = std::max<std::int64_t>(kCachedChunkBytes / std::max<std::int64_t>(row, 1) / quant::kPanelRows * quant::kPanelRows, quant::kPanelRows);
+  const bool stays = chunk.rows * row <= static_cast<std::int64_t>(staging.bytes());
+  Sink::Scan scan = sink.begin_scan(chunk);
+  for (const bool first : {true, false}) {
+    for (std::int64_t at = 0; at < chunk.rows; at += step) {
+      const Chunk part{chunk.route, chunk.row + at, std::min(step, chunk.rows - at)};
+      std::byte* place = staging.data() + (stays ? at * row : 0);
+      if (first || !stays) TRY(read_chunk(file, tensor, route, part, place));
+      TRY(first ? sink.scan(chunk, part, place, row, scan) : sink.accept_scanned(part, place, row));
+    }
+    if (first) TRY(sink.set_scales(chunk, scan));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<LoadReport> load_streaming(const LoadContext& context, const Progress& progress) {
@@ -141,7 +160,7 @@ Result<LoadReport> load_streaming(const LoadContext& context, const Progress& pr
   // Tiles of transposed tensors are rows of a few kilobytes: what one tile leaves of a page, the next one takes from the page cache.
   std::vector<bool> tiled(checkpoint.shards().size());
   for (const Route& route : context.plan.routes)
-    if (in_tiles(context.plan, route)) tiled[static_cast<std::size_t>(checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].shard)] = true;
+    if (in_tiles(context.plan, route) || in_two_looks(context.plan, route)) tiled[static_cast<std::size_t>(checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].shard)] = true;
   std::vector<InputFile> files;
   std::vector<std::int64_t> chunk_bytes;
   for (const InputFile& shard : checkpoint.shards()) {
@@ -152,9 +171,15 @@ Result<LoadReport> load_streaming(const LoadContext& context, const Progress& pr
     report.direct_io |= files.back().direct();
   }
   const std::vector<Chunk> chunks = cut_chunks(checkpoint, context.plan, chunk_bytes);
-  std::int64_t largest = 0;
+  std::int64_t largest = 0, matrix_bytes = 0;
   for (const Chunk& chunk : chunks) {
     const Route& route = context.plan.routes[chunk.route];
+    if (in_two_looks(context.plan, route)) {
+      const std::int64_t bytes = chunk.rows * (route.slice.col_end - route.slice.col_begin) * dtype_bits(checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].info.dtype) / 8;
+      const std::int64_t part = std::max(kCachedChunkBytes, bytes / std::max<std::int64_t>(chunk.rows, 1) * quant::kPanelRows);
+      matrix_bytes = std::max(matrix_bytes, bytes <= kMatrixStagingBytes / context.pool.threads() ? bytes : part);
+      continue;
+    }
     largest = std::max(largest, chunk_buffer_bytes(context.plan, checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].info, route, chunk));
   }
 
@@ -170,6 +195,15 @@ Result<LoadReport> load_streaming(const LoadContext& context, const Progress& pr
     if (route.form >= 0) return read_codes(file_of(chunk), tensor, context.plan.forms[static_cast<std::size_t>(route.form)].tensors[0], chunk, buffer);
     return route.transposed ? read_tile(file_of(chunk), tensor, route, chunk, buffer) : read_chunk(file_of(chunk), tensor, route, chunk, buffer);
   };
+  // Bytes of chunk i are done; false: nobody wants the rest.
+  const auto advance = [&](std::int64_t bytes, std::size_t i, int worker, Clock::time_point& reported) {
+    const std::int64_t done = bytes_done.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+    if (worker == 0 && progress && Clock::now() - reported > std::chrono::milliseconds(50)) {
+      reported = Clock::now();
+      if (!progress(std::min(done, context.plan.source_bytes), context.plan.source_bytes)) return error.report(i, Error{Code::kCancelled, "loading was stopped"}), false;
+    }
+    return true;
+  };
   // Puts chunk i away; false: an error was reported, nothing more is to be done.
   const auto consume = [&](std::size_t i, const ReadRows& rows, std::byte* buffer, int worker, Clock::time_point& reported) {
     const Route& route = context.plan.routes[chunks[i].route];
@@ -179,12 +213,7 @@ Result<LoadReport> load_streaming(const LoadContext& context, const Progress& pr
                                      : sink.accept(chunks[i], rows.data, rows.stride);
     if (!accepted) return error.report(i, std::move(accepted).error()), false;
     const std::int64_t bytes = route.form >= 0 ? chunk_buffer_bytes(context.plan, checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].info, route, chunks[i]) : route.transposed ? inputs * rows.stride : rows.stride * chunks[i].rows;
-    const std::int64_t done = bytes_done.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-    if (worker == 0 && progress && Clock::now() - reported > std::chrono::milliseconds(50)) {
-      reported = Clock::now();
-      if (!progress(std::min(done, context.plan.source_bytes), context.plan.source_bytes)) return error.report(i, Error{Code::kCancelled, "loading was stopped"}), false;
-    }
-    return true;
+    return advance(bytes, i, worker, reported);
   };
 
   std::vector<std::size_t> ahead, cached;  // chunks past the page cache, and the others
@@ -216,13 +245,21 @@ Result<LoadReport> load_streaming(const LoadContext& context, const Progress& pr
       if (error.failed()) return ring->stop();
     }
     if (cached.empty()) return;
-    auto buffer = Buffer::map(buffer_bytes);
+    auto buffer = Buffer::map(buffer_bytes), matrix = Buffer::map(static_cast<std::size_t>(matrix_bytes));
     if (!buffer) return error.report(0, std::move(buffer).error());
+    if (!matrix) return error.report(0, std::move(matrix).error());
     for (;;) {
       const std::size_t first = next.fetch_add(kRun, std::memory_order_relaxed), last = std::min(first + kRun, cached.size());
       if (first >= cached.size()) return;
       for (std::size_t at = first; at < last; ++at) {
         if (error.failed()) return;
+        const Chunk& chunk = chunks[cached[at]];
+        if (const Route& route = context.plan.routes[chunk.route]; in_two_looks(context.plan, route)) {
+          const TensorInfo& tensor = checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].info;
+          if (auto done = read_matrix(file_of(chunk), tensor, route, chunk, *matrix, sink); !done) return error.report(cached[at], std::move(done).error());
+          if (!advance(chunk.rows * (route.slice.col_end - route.slice.col_begin) * dtype_bits(tensor.dtype) / 8, cached[at], worker, reported)) return;
+          continue;
+        }
         auto rows = read(chunks[cached[at]], buffer->data());
         if (!rows) return error.report(cached[at], std::move(rows).error());
         if (!consume(cached[at], *rows, buffer->data(), worker, reported)) return;

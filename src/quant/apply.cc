@@ -50,6 +50,19 @@ Scratch scratch_of(const Matrix& w, Arithmetic arithmetic, const kernels::Kernel
   return scratch;
 }
 
+// Rows that one thread prepares sooner than several that have to meet.
+constexpr std::int64_t kRowsOfOne = 2;
+
+// What an idle worker brings into its second-level cache at most.
+constexpr std::int64_t kFetchAhead = 256 * 1024;
+
+template <class Done>
+void fetch_until(const std::byte* from, std::int64_t bytes, const Done& done) {
+  constexpr std::int64_t kLine = 64, kLines = 8;  // lines between two looks at whether it is time
+  for (std::int64_t at = 0; at < bytes && !done(); at += kLines * kLine)
+    for (std::int64_t i = 0; i < kLines; ++i) __builtin_prefetch(from + at + i * kLine, 0, 2);
+}
+
 }  // namespace
 
 std::string_view arithmetic_name(Arithmetic arithmetic) {
@@ -171,12 +184,29 @@ void multiply_panels(const Matrix& w, Arithmetic arithmetic, const kernels::Kern
 }
 
 void apply(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, ThreadPool& pool, const float* x, std::int64_t ldx,
-           std::int64_t tokens, float* y, std::int64_t ldy, std::byte* scratch) {
+           std::int64_t tokens, float* y, std::int64_t ldy, std::byte* scratch, const PrepareRows& prepare) {
   if (tokens == 0) return;
-  if (apply_scratch(w, arithmetic, kernels, tokens) != 0)
-    pool.parallel_for(tokens, kTokenGrain, [&](std::int64_t begin, std::int64_t end) { convert_activations(w, arithmetic, kernels, x, ldx, tokens, begin, end, scratch); });
-  pool.parallel_for(w.panels(), panel_grain(w, pool.threads()),
-                    [&](std::int64_t begin, std::int64_t end) { multiply_panels(w, arithmetic, kernels, x, ldx, tokens, begin, end, y, ldy, scratch); });
+  const bool converts = apply_scratch(w, arithmetic, kernels, tokens) != 0;
+  const auto ready = [&](std::int64_t begin, std::int64_t end) {
+    if (prepare) prepare(begin, end);
+    if (converts) convert_activations(w, arithmetic, kernels, x, ldx, tokens, begin, end, scratch);
+  };
+  const auto product = [&](std::int64_t begin, std::int64_t end) { multiply_panels(w, arithmetic, kernels, x, ldx, tokens, begin, end, y, ldy, scratch); };
+  const std::int64_t grain = panel_grain(w, pool.threads());
+  if (tokens > kTokenGrain) {
+    if (prepare || converts) pool.parallel_for(tokens, kTokenGrain, ready);
+    return pool.parallel_for(w.panels(), grain, product);
+  }
+  // One thread makes the rows; the others fetch what they multiply first. Many rows are worth a region of their own, but for their conversion.
+  const bool apart = prepare && tokens > kRowsOfOne;
+  if (apart) pool.parallel_for(tokens, prepare);
+  const std::int64_t panel_bytes = w.format->bytes(w.outputs, w.inputs, w.group).codes / w.panels();
+  const auto fetch = [&](std::int64_t begin, std::int64_t end, const auto& done) { fetch_until(w.codes + begin * panel_bytes, std::min((end - begin) * panel_bytes, kFetchAhead), done); };
+  const auto first = [&] {
+    if (!apart) return ready(0, tokens);
+    if (converts) convert_activations(w, arithmetic, kernels, x, ldx, tokens, 0, tokens, scratch);
+  };
+  pool.parallel_for_after(first, w.panels(), grain, fetch, product);
 }
 
 }  // namespace inflight::quant

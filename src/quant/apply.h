@@ -1,6 +1,7 @@
 // y = x . W^T for any format, in the arithmetic asked for.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string_view>
 
 #include "base/result.h"
@@ -32,10 +33,13 @@ Result<ComputePolicy> make_compute_policy(std::string_view compute, std::string_
 // Scratch bytes that apply() needs for `tokens` tokens.
 std::size_t apply_scratch(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, std::int64_t tokens);
 
+// Makes rows [begin, end) of a product's input, just before they are needed; ranges may run on different threads.
+using PrepareRows = std::function<void(std::int64_t begin, std::int64_t end)>;
+
 // x: [tokens, ldx] f32, inputs columns used. y: [tokens, ldy] f32, ldy >= 16 * panels. scratch: apply_scratch() bytes, 64-byte aligned.
-// Row t of y depends on row t of x alone: bits do not change with `tokens` or threads.
+// prepare: nothing, or what fills x. Row t of y depends on row t of x alone: bits do not change with `tokens` or threads.
 void apply(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, ThreadPool& pool, const float* x, std::int64_t ldx,
-           std::int64_t tokens, float* y, std::int64_t ldy, std::byte* scratch);
+           std::int64_t tokens, float* y, std::int64_t ldy, std::byte* scratch, const PrepareRows& prepare = {});
 
 // The two steps of apply(), for callers that share them out themselves. First tokens [begin, end) of x are converted into scratch
 // (begin % 16 == 0, and end % 16 == 0 or end == tokens; nothing to do where apply_scratch() is 0), then panels are multiplied.

@@ -39,6 +39,17 @@ struct PackedBytes {
   std::int64_t offsets = 0;
 };
 
+// Of formats whose scales cover several rows of a checkpoint's matrix: these are seen twice, first for their magnitude, then to be stored.
+struct SharedScales {
+  std::int64_t rows = 0;    // that share scales, counted from the matrix's first; 0: all
+  std::int64_t inputs = 0;  // that share a scale; 0: all
+  std::int64_t groups(std::int64_t all_inputs) const { return inputs == 0 ? 1 : (all_inputs + inputs - 1) / inputs; }
+  // out [rows][groups]: the largest magnitude of every group. Returns as Format::store.
+  std::int64_t (*absmax)(const Kernels& kernels, const SourceRows& source, float* out) = nullptr;
+  // Sets the scales of outputs [row_begin, row_end) from the magnitudes [groups] over all of them. Then store() may take these rows.
+  void (*set)(Matrix& matrix, std::int64_t row_begin, std::int64_t row_end, std::span<const float> absmax) = nullptr;
+};
+
 // Everything a format is. All functions are non-null; `Matrix` is the destination, whole panels of 16 rows.
 struct Format {
   std::string_view name;      // what --quantization says
@@ -61,8 +72,10 @@ struct Format {
   void (*export_row)(const Matrix& matrix, std::int64_t row, std::size_t tensor, void* bytes);
   // An error when the bytes hold what this format cannot (a code out of range, a non-finite scale).
   Result<void> (*import_row)(Matrix& matrix, std::int64_t row, std::size_t tensor, DType dtype, const void* bytes);
+  bool half_scales = false;  // import_row() takes FP16 group scales straight to their place where begin() was told that all are stored so
   // The same for 1 to 16 rows of tensor 0 in one panel, by kernels. false: something is odd, and import_row() will say what. nullptr: there is no such road.
   bool (*import_codes)(const Kernels& kernels, Matrix& matrix, std::int64_t row, int rows, const void* bytes, std::int64_t stride_bytes) = nullptr;
+  const SharedScales* shared = nullptr;  // nullptr: a row's scales follow from the row alone
   // Packs rows that another tool quantized (stored_form.h) from output `row` on, within one panel. nullptr: this format keeps no such numbers.
   void (*import_parts)(const Kernels& kernels, const RowParts& parts, std::int64_t row, Matrix& matrix) = nullptr;
 };

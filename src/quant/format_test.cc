@@ -118,6 +118,32 @@ TEST_P(EveryFormat, rows_survive_export_and_import_with_all_padding) {
   EXPECT_EQ(std::memcmp(a.scales, b.scales, static_cast<std::size_t>(bytes.scales)), 0);
 }
 
+TEST_P(EveryFormat, half_scales_that_are_all_stored_so_are_kept_without_staging) {
+  const Format& format = *GetParam();
+  if (!format.half_scales || format.group == 0) GTEST_SKIP() << "no such road";
+  const std::int64_t outputs = 37, inputs = 500;
+  const auto loaded = load(format, random_weights(outputs * inputs, 9), outputs, inputs);
+  const auto copy = load(format, random_weights(outputs * inputs, 10), outputs, inputs);
+  Matrix &a = loaded->matrix(), &b = copy->matrix();
+  ASSERT_TRUE(a.scales_fp16);
+  begin(b, true).value();
+  EXPECT_EQ(b.wide_scales.bytes(), 0u);
+  std::vector<std::uint16_t> row(static_cast<std::size_t>(a.groups()));
+  for (std::int64_t r = 0; r < outputs; ++r) {
+    format.export_row(a, r, 1, row.data());
+    ASSERT_TRUE(format.import_row(b, r, 1, DType::kF16, row.data()));
+  }
+  finish(b);
+  EXPECT_TRUE(b.scales_fp16);
+  EXPECT_EQ(b.view().scales, b.scales);
+  EXPECT_EQ(std::memcmp(a.scales, b.scales, static_cast<std::size_t>(format.bytes(outputs, inputs, format.group).scales)), 0);
+  for (const std::uint16_t bad : {0x7c00, 0x7e00, 0xfc00, 0xbc00, 0x8001}) {  // infinity, NaN, -infinity, -1, the smallest below zero
+    auto changed = row;
+    changed.back() = bad;
+    EXPECT_FALSE(format.import_row(b, 5, 1, DType::kF16, changed.data())) << bad;
+  }
+}
+
 TEST_P(EveryFormat, codes_imported_many_rows_at_once_are_the_same) {
   const Format& format = *GetParam();
   if (!format.import_codes) GTEST_SKIP() << "no such road";

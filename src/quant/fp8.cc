@@ -12,7 +12,7 @@ namespace inflight::quant {
 namespace {
 
 // A format says group 0, since its scales are of its own form: FP32 whatever their size.
-std::int64_t group_of(const Matrix& m) { return m.format == &block_wise_fp8_format() ? kFp8Block : 0; }
+std::int64_t group_of(const Matrix& m) { return m.format->shared->inputs; }
 std::int64_t groups_of(std::int64_t inputs, std::int64_t group) { return group == 0 ? 1 : (inputs + group - 1) / group; }
 std::int64_t groups_of(const Matrix& m) { return groups_of(m.inputs, group_of(m)); }
 
@@ -79,19 +79,41 @@ void import_parts(const Kernels& kernels, const RowParts& parts, std::int64_t ro
     for (std::int64_t g = 0; g < groups; ++g) scales_of(m, row)[g * kPanelRows + lane_of(row) + r] = parts.scales[r * groups + g];
 }
 
+template <std::int64_t kGroup>
+std::int64_t absmax(const Kernels& kernels, const SourceRows& source, float* out) {
+  return kernels.fp8->absmax(source, kGroup, out);
+}
+
+template <bool kGaudi>
+void set_scales(Matrix& m, std::int64_t row_begin, std::int64_t row_end, std::span<const float> absmax) {
+  set_fp8_scales(m, row_begin, row_end, absmax, kGaudi ? kGaudiE4m3Max : kE4m3Max);
+}
+
+template <std::int64_t kBlock, bool kGaudi>
+constexpr SharedScales kShared{.rows = kBlock, .inputs = kBlock, .absmax = absmax<kBlock>, .set = set_scales<kGaudi>};
+
+template <std::int64_t kBlock, bool kGaudi>
+constexpr Format format_of(std::string_view name, std::string_view summary) {
+  return {.name = name, .summary = summary, .codes = Codes::kE4M3, .bytes = bytes<kBlock>, .store = store, .dequantize = dequantize, .stored = stored<kBlock>, .export_row = export_row,
+          .import_row = import_row, .import_codes = import_codes, .shared = &kShared<kBlock, kGaudi>, .import_parts = import_parts};
+}
+
 }  // namespace
 
 const Format& tensor_wise_fp8_format() {
-  static constexpr Format kFormat{.name = "tensor_wise_fp8", .summary = "FP8 (E4M3) weights, one FP32 scale per matrix of the checkpoint (8.0 bits a weight)", .codes = Codes::kE4M3,
-                                  .bytes = bytes<0>, .store = store, .dequantize = dequantize, .stored = stored<0>, .export_row = export_row, .import_row = import_row,
-                                  .import_codes = import_codes, .import_parts = import_parts};
+  static constexpr Format kFormat = format_of<0, false>("tensor_wise_fp8", "FP8 (E4M3) weights, one FP32 scale per matrix of the checkpoint (8.0 bits a weight)");
   return kFormat;
 }
-
+const Format& tensor_wise_fp8_gaudi_format() {
+  static constexpr Format kFormat = format_of<0, true>("tensor_wise_fp8-gaudi", "tensor_wise_fp8 with codes up to 240");
+  return kFormat;
+}
 const Format& block_wise_fp8_format() {
-  static constexpr Format kFormat{.name = "block_wise_fp8", .summary = "FP8 (E4M3) weights, one FP32 scale per block of 128 x 128 (8.25 bits a weight in memory)", .codes = Codes::kE4M3,
-                                  .bytes = bytes<kFp8Block>, .store = store, .dequantize = dequantize, .stored = stored<kFp8Block>, .export_row = export_row, .import_row = import_row,
-                                  .import_codes = import_codes, .import_parts = import_parts};
+  static constexpr Format kFormat = format_of<kFp8Block, false>("block_wise_fp8", "FP8 (E4M3) weights, one FP32 scale per block of 128 x 128 (8.25 bits a weight in memory)");
+  return kFormat;
+}
+const Format& block_wise_fp8_gaudi_format() {
+  static constexpr Format kFormat = format_of<kFp8Block, true>("block_wise_fp8-gaudi", "block_wise_fp8 with codes up to 240");
   return kFormat;
 }
 

@@ -10,6 +10,8 @@ namespace inflight::quant {
 
 inline constexpr std::int64_t kFp8Block = 128;  // rows and inputs
 
+const Format& tensor_wise_fp8_gaudi_format();  // tensor_wise_fp8 whose codes Gaudi 2 has too: scale = absmax / 240
+const Format& block_wise_fp8_gaudi_format();
 const Format& tensor_wise_fp8_format();  // one scale a matrix of the checkpoint; in memory one a row: fused matrices keep those of their pieces
 const Format& block_wise_fp8_format();   // one scale a block of 128 rows and 128 inputs, ragged at the ends; in memory one a row and 128 inputs
 

@@ -9,14 +9,16 @@ std::int64_t Matrix::bytes() const {
   return packed.codes + packed.offsets + (group != 0 && !scales_fp16 ? static_cast<std::int64_t>(wide_scales.bytes()) : packed.scales);
 }
 
-Result<void> begin(Matrix& matrix) {
+Result<void> begin(Matrix& matrix, bool half_scales) {
   if (matrix.group == 0) return {};
+  matrix.scales_fp16 = half_scales && matrix.format->half_scales;
+  if (matrix.scales_fp16) return {};
   matrix.wide_scales = TRY(Buffer::heap(static_cast<std::size_t>(matrix.panels() * matrix.groups() * kernels::kPanelRows) * sizeof(float)));
   return {};
 }
 
 void finish(Matrix& matrix) {
-  if (matrix.group == 0) return;
+  if (matrix.group == 0 || matrix.scales_fp16) return;
   const std::int64_t count = matrix.panels() * matrix.groups() * kernels::kPanelRows;
   const auto* wide = reinterpret_cast<const float*>(matrix.wide_scales.data());
   for (std::int64_t i = 0; i < count; ++i)

@@ -34,8 +34,9 @@ struct Matrix {
   std::int64_t bytes() const;
 };
 
-// Prepares the scale staging of group formats. Called once, before the first store or import.
-Result<void> begin(Matrix& matrix);
+// Prepares the scale staging of group formats. Called once, before the first store or import. half_scales: every scale will be imported and is stored
+// in FP16; formats that can then need no staging, and the matrix keeps them as they are.
+Result<void> begin(Matrix& matrix, bool half_scales = false);
 // Completes a matrix whose every row arrived: group scales are rounded to FP16, or all kept in FP32 if any is non-zero and below
 // 2^-14 (FP16's smallest normal) or above 65504; formats with exact_scales: if FP16 would round any. Then the staging is freed.
 void finish(Matrix& matrix);

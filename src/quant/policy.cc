@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "base/nearest.h"
+#include "quant/fp8_formats.h"
 #include "quant/integer_formats.h"
 #include "quant/mix.h"
 
@@ -98,14 +99,29 @@ bool FormatPolicy::agrees(const FormatPolicy& other, const params::ParamTable& t
   return std::ranges::all_of(table.rows, [&](const ParamSpec& row) { return of(row) == other.of(row); });
 }
 
+Result<void> FormatPolicy::set_fp8_target(std::string_view target) {
+  constexpr std::array<std::string_view, 2> kKnown = {"ocp", "gaudi"};
+  if (std::ranges::find(kKnown, target) == kKnown.end()) return fail(Code::kInvalidArgument, "unknown --fp8-target \"{}\"; {}", target, known_names_hint(target, kKnown));
+  if (target == "ocp") return {};
+  const auto retarget = [](const Format*& format) {
+    if (format == &tensor_wise_fp8_format()) format = &tensor_wise_fp8_gaudi_format();
+    if (format == &block_wise_fp8_format()) format = &block_wise_fp8_gaudi_format();
+  };
+  retarget(linear);
+  retarget(expert);
+  retarget(head);
+  for (Override& o : overrides) retarget(o.format);
+  return {};
+}
+
 Result<FormatPolicy> make_policy(std::string_view quantization, std::string_view lm_head, const std::vector<std::string>& overrides) {
   FormatPolicy policy;
   if (quantization.starts_with('{')) TRY(read_object(quantization, policy));
   else if (quantization == kMixName) policy = {.linear = &wlut4_format(), .expert = &wlut4_format(), .mix = true};
   else if (!quantization.empty()) policy.linear = policy.expert = TRY(wanted_format(quantization));
   if (lm_head.empty() || lm_head == "auto") {
-    const bool quantized = (policy.linear && policy.linear->quantized()) || (policy.expert && policy.expert->quantized());
-    policy.head = quantized ? &wint8_format() : nullptr;
+    const auto integer = [](const Format* format) { return format && format->quantized() && format->codes != Codes::kE4M3; };
+    policy.head = integer(policy.linear) || integer(policy.expert) ? &wint8_format() : nullptr;
   } else {
     auto head = wanted_format(lm_head);
     if (!head) return fail_at("--lm-head (\"auto\" or a format)", std::move(head).error());

@@ -32,13 +32,15 @@ struct FormatPolicy {
   Result<void> check_overrides(const params::ParamTable& table) const;
   // Chooses what depends on the whole table. Before of() and check_overrides().
   void settle(const params::ParamTable& table);
+  // "ocp": E4M3 codes up to 448; "gaudi": up to 240.
+  Result<void> set_fp8_target(std::string_view target);
   // Both give every row of the table the same format.
   bool agrees(const FormatPolicy& other, const params::ParamTable& table) const;
 };
 
 // quantization: "" (as stored), a format's name, "wlut4-mix" (mix.h), or a JSON object as FastDeploy takes it:
 //   {"quantization": "mix_quant", "dense_quant_type": "wint8", "moe_quant_type": "wint4"}; a missing type leaves that part as stored.
-// lm_head: `auto` makes the head wint8 beside an in-flight wint format, as stored otherwise.
+// lm_head: `auto` makes the head wint8 beside an in-flight wint format, as stored otherwise (beside FP8 too).
 // overrides: "pattern=format" each.
 Result<FormatPolicy> make_policy(std::string_view quantization, std::string_view lm_head, const std::vector<std::string>& overrides = {});
 

@@ -1,7 +1,6 @@
 // wint4 (per output channel) and wint4-g32/-g64/-g128 (per group of consecutive inputs): symmetric int4, codes -7..7.
 // Rule: kernels.h, quantize_u4. Bytes: docs/formats/wint4.md.
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -29,10 +28,13 @@ float* float_scales(const Matrix& m, std::int64_t row) {
   return reinterpret_cast<float*>(base) + row / kPanelRows * kPanelRows * m.groups();
 }
 
+// The same once they are FP16.
+std::uint16_t* half_scales(const Matrix& m, std::int64_t row) { return reinterpret_cast<std::uint16_t*>(m.scales) + row / kPanelRows * kPanelRows * m.groups(); }
+
 float scale_at(const Matrix& m, std::int64_t row, std::int64_t group) {
   const std::int64_t at = group * kPanelRows + row % kPanelRows;
   if (m.group == 0 || !m.scales_fp16) return float_scales(m, row)[at];
-  return fp16_to_float(reinterpret_cast<const std::uint16_t*>(m.scales)[row / kPanelRows * kPanelRows * m.groups() + at]);
+  return fp16_to_float(half_scales(m, row)[at]);
 }
 
 std::int64_t store(const kernels::Kernels& k, const kernels::SourceRows& source, std::int64_t row, Matrix& m) {
@@ -88,27 +90,22 @@ Result<void> import_row(Matrix& m, std::int64_t row, std::size_t tensor, DType d
   const std::int64_t lane = row % kPanelRows;
   if (tensor == 1) {
     const std::size_t width = dtype == DType::kF16 ? 2 : 4;
-    if (dtype == DType::kF16 && m.group != 0) {  // the usual case, checked once: finite and positive halves are below infinity as integers
-      constexpr std::int64_t kBlock = 16;
-      std::uint16_t most = 0, halves[kBlock] = {};
-      float* out = float_scales(m, row) + lane;
-      for (std::int64_t first = 0; first < m.groups(); first += kBlock) {
-        const std::int64_t n = std::min(kBlock, m.groups() - first);
-        const char* from = static_cast<const char*>(in) + first * 2;
-        if (n == kBlock) std::memcpy(halves, from, sizeof halves);
-        else std::memcpy(halves, from, static_cast<std::size_t>(n) * 2);
-        float block[kBlock];
-        for (std::int64_t g = 0; g < kBlock; ++g) {  // fp16_to_float without branches; right where the check below passes
-          const float normal = std::bit_cast<float>((std::uint32_t{halves[g]} << 13) + 0x38000000u), subnormal = static_cast<float>(static_cast<int>(halves[g])) * 0x1p-24f;
-          block[g] = halves[g] < 0x400 ? subnormal : normal;
-        }
-        for (std::int64_t g = 0; g < kBlock; ++g) most = std::max(most, halves[g]);
-        for (std::int64_t g = 0; g < n; ++g) out[(first + g) * kPanelRows] = block[g];
+    if (m.group != 0 && m.scales_fp16) {  // every scale is stored in FP16: to its place as it is
+      std::uint16_t* out = half_scales(m, row) + lane;
+      std::uint16_t most = 0;
+      for (std::int64_t g = 0; g < m.groups(); ++g) {
+        std::uint16_t half;
+        std::memcpy(&half, static_cast<const char*>(in) + g * 2, 2);
+        most = std::max(most, half);
+        out[g * kPanelRows] = half;
       }
-      if (most < 0x7c00) return {};
+      if (most < 0x7c00) return {};  // finite and positive halves are below infinity as integers
     }
-    for (std::int64_t g = 0; g < m.groups(); ++g)
-      TRY(import_scale(static_cast<const char*>(in) + static_cast<std::size_t>(g) * width, dtype, float_scales(m, row) + g * kPanelRows + lane));
+    for (std::int64_t g = 0; g < m.groups(); ++g) {
+      float scale;
+      TRY(import_scale(static_cast<const char*>(in) + static_cast<std::size_t>(g) * width, dtype, &scale));
+      if (m.group == 0 || !m.scales_fp16) float_scales(m, row)[g * kPanelRows + lane] = scale;
+    }
     return {};
   }
   std::uint8_t* panel = panel_of(m, row);
@@ -133,7 +130,7 @@ bool import_codes(const Kernels& kernels, Matrix& m, std::int64_t row, int rows,
 
 constexpr Format format_of(std::string_view name, std::string_view summary, std::int64_t group) {
   return {.name = name, .summary = summary, .group = group, .codes = Codes::kU4, .bytes = bytes, .store = store,
-          .dequantize = dequantize, .stored = stored, .export_row = export_row, .import_row = import_row, .import_codes = import_codes};
+          .dequantize = dequantize, .stored = stored, .export_row = export_row, .import_row = import_row, .half_scales = true, .import_codes = import_codes};
 }
 
 }  // namespace

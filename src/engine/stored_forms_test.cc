@@ -1,0 +1,112 @@
+// Checkpoints that other tools quantized, against transformers in FP32 on the weights as those tools' own libraries take them apart (tools/make_form_fixtures.py).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "checkpoint/read_tensor.h"
+#include "engine/open_model.h"
+#include "engine/test_folder.h"
+#include "engine/test_forward.h"
+
+namespace inflight::engine {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::string fixture(const std::string& name) { return std::string(INFLIGHT_TEST_DATA) + "/forms/" + name; }
+
+Result<std::unique_ptr<OpenedModel>> open(const std::string& folder, const std::string& road = "default_v1", const std::string& quantization = "", int threads = 2) {
+  EngineOptions options;
+  options.quantization = quantization;
+  options.compute = "fp32";
+  options.threads = threads;
+  options.load_choices = road;
+  return open_model(folder, options);
+}
+
+std::vector<std::int32_t> prompt_of(const std::string& name) {
+  const auto ids = checkpoint::read_named_i64(fixture(name) + "/golden.safetensors", "prompt.0").value();
+  return {ids.begin(), ids.end()};
+}
+
+class StoredForms : public testing::TestWithParam<const char*> {};
+
+TEST_P(StoredForms, logits_agree_with_the_reference) {
+  const std::string name = GetParam();
+  const auto want = checkpoint::read_named_f32(fixture(name) + "/golden.safetensors", "logits.0").value();
+  const auto ids = prompt_of(name);
+  float largest = 0;
+  for (const float logit : want) largest = std::max(largest, std::fabs(logit));
+  for (const std::string road : {"default_v1", "default"}) {
+    auto opened = open(fixture(name), road);
+    ASSERT_TRUE(opened) << opened.error().message;
+    const std::size_t columns = want.size() / ids.size(), stride = static_cast<std::size_t>((*opened)->model->logits_stride());
+    for (const bool decode : {false, true}) {
+      const auto result = forward_once(**opened, ids, {.decode = decode});
+      for (std::size_t i = 0; i < want.size(); ++i)
+        ASSERT_LE(std::fabs(result.logits[i / columns * stride + i % columns] - want[i]), 2e-4f * largest)
+            << road << (decode ? ", decode" : ", prompt") << ", token " << i / columns << ", column " << i % columns << ": " << result.logits[i / columns * stride + i % columns] << ", reference " << want[i];
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StoredForms,
+                         testing::Values("gptq-4bit-sym", "gptq-4bit-asym", "gptq-4bit-act-order", "gptq-8bit-v2-channel", "awq-g32", "ct-w4a16-group", "ct-w4a16-channel-zero",
+                                         "ct-w4a16-g-idx", "ct-w8a16-group-zero", "ct-w8a8-int8", "ct-fp8-tensor", "ct-fp8-channel", "ct-fp8-block", "fp8-block-qwen3-moe",
+                                         "fp8-block-deepseek-v3", "paddle-wint8", "paddle-wint4"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
+
+// A fixture with one thing changed must not open; `part`s are in the message.
+void expect_refused(const std::string& name, const std::function<void(TestFolder&)>& change, const std::vector<std::string>& parts) {
+  const ScratchFolder scratch;
+  TestFolder folder = TestFolder::read(fixture(name));
+  change(folder);
+  folder.write(scratch.at("model"));
+  const auto opened = open(scratch.at("model"));
+  ASSERT_FALSE(opened) << name << " opened";
+  for (const std::string& part : parts) EXPECT_THAT(opened.error().message, HasSubstr(part));
+}
+
+const std::string kDown = "model.layers.0.mlp.down_proj.";
+
+TEST(StoredFormsRefused, a_tensor_that_is_missing) {
+  for (const auto& [name, suffix] : {std::pair{"gptq-4bit-asym", "scales"}, {"gptq-4bit-asym", "qzeros"}, {"gptq-4bit-act-order", "g_idx"}, {"ct-w4a16-group", "weight_scale"},
+                                     {"ct-w4a16-channel-zero", "weight_zero_point"}, {"ct-w4a16-g-idx", "weight_g_idx"}, {"ct-w8a8-int8", "weight_scale"}, {"ct-fp8-channel", "weight_scale"}})
+    expect_refused(name, [&](TestFolder& folder) { folder.tensors.erase(kDown + suffix); }, {kDown + suffix, "missing"});
+  expect_refused("awq-g32", [](TestFolder& folder) { folder.tensors.erase("model.layers.0.mlp.up_proj.qzeros"); }, {"mlp.up_proj.qzeros"});
+  expect_refused("fp8-block-qwen3-moe", [](TestFolder& folder) { folder.tensors.erase("model.layers.0.self_attn.q_proj.weight_scale_inv"); }, {"q_proj.weight_scale_inv"});
+}
+
+TEST(StoredFormsRefused, settings_that_do_not_suit_the_tensors) {
+  const auto set = [](const std::string& key, Json value) {
+    return [=](TestFolder& folder) { folder.config["quantization_config"][key] = value; };
+  };
+  expect_refused("gptq-4bit-sym", set("group_size", 16), {"scales"});
+  expect_refused("gptq-4bit-sym", set("bits", 8), {"qweight"});
+  expect_refused("gptq-4bit-sym", set("checkpoint_format", "gptq_v2"), {"zero point 7", "sym"});
+  expect_refused("gptq-4bit-asym", set("sym", true), {"zero point"});
+  expect_refused("gptq-8bit-v2-channel", set("lm_head", false), {"lm_head.qweight", "not converted"});
+  expect_refused("fp8-block-qwen3-moe", set("weight_block_size", Json::array({64, 64})), {"weight_scale_inv"});
+  expect_refused("awq-g32", set("version", "gemv"), {"gemv"});
+}
+
+TEST(StoredFormsRefused, numbers_that_cannot_be) {
+  expect_refused("gptq-4bit-act-order", [](TestFolder& folder) { folder.tensors[kDown + "g_idx"].data[4] = 9; }, {kDown + "g_idx", "group 9"});
+  expect_refused("ct-w4a16-group", [](TestFolder& folder) { std::memcpy(&folder.tensors[kDown + "weight_scale"].data[0], "\x80\xff", 2); }, {"mlp.down_proj", "compressed-tensors", "row 0", "scale"});
+  expect_refused("ct-fp8-channel", [](TestFolder& folder) { folder.tensors[kDown + "weight"].data[54] = 0x7f; }, {"mlp.down_proj", "row 1, column 2", "not a number"});
+}
+
+TEST(StoredFormsRefused, codes_without_a_config) {
+  expect_refused("gptq-4bit-sym", [](TestFolder& folder) { folder.config.erase("quantization_config"); }, {"missing"});
+  expect_refused("ct-fp8-channel", [](TestFolder& folder) { folder.config.erase("quantization_config"); }, {"F8_E4M3"});
+}
+
+}  // namespace
+}  // namespace inflight::engine
