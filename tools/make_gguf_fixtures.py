@@ -27,17 +27,16 @@ MODELS = {
     "llama-yarn": ("tiny-llama-yarn", "Q5_0"),
     "qwen2": ("tiny-qwen2", "Q4_1"),
     "qwen3": ("tiny-qwen3", "Q5_1"),
-    "qwen3-moe": ("all-sparse", "Q4_0"),   # llama.cpp knows no dense layers among the sparse ones
-    "qwen2-moe": ("all-sparse", "Q8_0"),
+    "qwen3-moe": ("made", "Q4_0"),   # llama.cpp knows no dense layers among the sparse ones
+    "qwen2-moe": ("made", "Q8_0"),
     "glm4-moe": ("tiny-glm4-moe", "Q8_0"),
     "ernie4_5": ("tiny-ernie4_5", "Q8_0"),
     "ernie4_5-moe": ("tiny-ernie4_5-moe", "Q4_0"),
-    "deepseek-v3": ("tiny-deepseek-v3", "Q8_0"),
-    "deepseek-v2": ("tiny-deepseek-v2", None),
-    "deepseek-v2-lite": ("tiny-deepseek-v2-lite", None),
-    "qwen3-q4_k_m": ("wide", "Q4_K_M"),
-    "qwen3-q2_k": ("wide", "Q2_K"),
-    "qwen3-q5_k_m": ("wide", "Q5_K_M"),
+    "deepseek-v3": ("made", "Q8_0"),
+    "deepseek-v2-lite": ("made", None),
+    "qwen3-q4_k_m": ("made", "Q4_K_M"),
+    "qwen3-q2_k": ("made", "Q2_K"),
+    "qwen3-q5_k_m": ("made", "Q5_K_M"),
 }
 PROMPT = 24
 
@@ -58,7 +57,8 @@ def make_blocks(path):
 
 
 def made_model(name, folder):
-    """A model that tests/tiny/ has not: "qwen3-*" with rows of whole 256-blocks, "*-moe" whose layers are all sparse."""
+    """A model that tests/tiny/ has not: "qwen3-*" with rows of whole 256-blocks, "*-moe" whose layers are all sparse, "deepseek-*" with heads
+    that block types fit, and no mscale without mscale_all_dim, which GGUF cannot say."""
     import torch
     from transformers import AutoModelForCausalLM, Qwen3Config
     import shutil
@@ -66,6 +66,11 @@ def made_model(name, folder):
     if name.endswith("-moe"):
         config = make_goldens.configs()["tiny-" + name]
         config.num_hidden_layers, config.mlp_only_layers, config.decoder_sparse_step, config.layer_types = 2, [], 1, ["full_attention"] * 2
+    elif name.startswith("deepseek"):
+        config = make_goldens.configs()["tiny-" + name]
+        config.num_hidden_layers, config.v_head_dim, config.qk_nope_head_dim = 2, 32, 32
+        if "mscale" in config.rope_parameters:
+            config.rope_parameters["mscale"] = config.rope_parameters["mscale_all_dim"] = 0.707
     else:
         config = Qwen3Config(vocab_size=512, bos_token_id=None, eos_token_id=2, pad_token_id=0, max_position_embeddings=2048, hidden_size=256, intermediate_size=256, num_hidden_layers=1,
                              num_attention_heads=4, num_key_value_heads=2, head_dim=64, tie_word_embeddings=True, rope_parameters={"rope_theta": 10000.0, "rope_type": "default"})
@@ -138,7 +143,7 @@ def logits_of(path, folder):
         suffixes = (".weight", ".bias")
         base = names.get_name(name, try_suffixes=suffixes)
         if base is None and name.endswith("e_score_correction_bias"):
-            base = names.get_name(name.removesuffix("_bias")) + ".bias"
+            base = f"blk.{name.split('.')[2]}.exp_probs_b.bias"
         assert base in numbers, (name, base)
         used.add(base)
         return numbers[base]
@@ -179,7 +184,7 @@ def main():
             if only and name not in only:
                 continue
             source = os.path.join(TESTS, "tiny", folder)
-            if folder in ("wide", "all-sparse"):
+            if folder == "made":
                 source = os.path.join(scratch, "model-" + name)
                 made_model(name, source)
             converted, path = os.path.join(scratch, name + ".gguf"), os.path.join(out, name + ".gguf")

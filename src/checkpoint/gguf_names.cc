@@ -126,11 +126,10 @@ Result<std::vector<TensorInfo>> rename_gguf_tensor(const GgufFamily& family, Ten
   const std::optional<LayerName> name = split(tensor.name);
   if (!name) return as(tensor.name);
   const std::string scope = "model.layers." + name->layer + ".";
-  if (name->what == "attn_k_b" || name->what == "attn_v_b")
-    return fail(Code::kUnsupported,
-                "{}: tensor {}: keys and values of the latents lie apart (attn_k_b, attn_v_b), the keys' part turned around, as llama.cpp converts DeepSeek since April 2025; "
-                "read is attn_kv_b. Use the .safetensors checkpoint",
-                where, show(tensor.name));
+  if (name->what == "attn_k_b" || name->what == "attn_v_b") {  // [heads, outputs, inputs]
+    if (tensor.shape.size() == 3) tensor.shape = {tensor.shape[0] * tensor.shape[1], tensor.shape[2]};
+    return as(fmt::format("{}self_attn.{}_b_proj.{}", scope, name->what[5], name->suffix));
+  }
   if (name->what == "exp_probs_b" || (name->what.empty() && name->suffix == "exp_probs_b")) {
     if (family.correction.empty()) return as(tensor.name);
     return as(fmt::format("{}mlp.{}.e_score_correction_bias", scope, family.correction));

@@ -20,7 +20,7 @@ struct GgufFamily {
 Result<const GgufFamily*> find_gguf_family(std::string_view architecture, std::string_view where);
 
 // The tensor under Hugging Face's name and in its shape; one for each expert where it stacks them. None for rope_freqs, which becomes part of config.json.
-// A name that is not known stays as it is. kUnsupported: a tensor whose meaning cannot be had in this form. `where`: the file.
+// A name that is not known stays as it is. kCorrupt: a stack of experts without its three dimensions. `where`: the file.
 Result<std::vector<TensorInfo>> rename_gguf_tensor(const GgufFamily& family, TensorInfo tensor, std::string_view where);
 
 inline constexpr std::string_view kGgufRopeFactors = "rope_freqs.weight";

@@ -19,7 +19,7 @@ struct Family {
   double theta;
 };
 
-Result<nn::LatentAttentionSizes> read_latent(const JsonView& config, const DecoderConfig& c) {
+Result<nn::LatentAttentionSizes> read_latent(const JsonView& config, const DecoderConfig& c, const nn::Declarations& declarations) {
   nn::LatentAttentionSizes l;
   if (config.has("q_lora_rank")) l.q_rank = TRY(positive(config, "q_lora_rank"));  // null: q_proj is one matrix
   l.rank = TRY(positive(config, "kv_lora_rank"));
@@ -28,6 +28,8 @@ Result<nn::LatentAttentionSizes> read_latent(const JsonView& config, const Decod
   l.value_dim = TRY(positive(config, "v_head_dim"));
   if (l.rank % 16 != 0) return fail(Code::kUnsupported, "{}: kv_lora_rank {} is not a multiple of 16", config.where, l.rank);
   if (c.rope.rotary_dim() != l.rope_dim) return fail(Code::kUnsupported, "{}: partial_rotary_factor beside qk_rope_head_dim is not supported", config.where);
+  if (l.value_dim % 16 != 0 && nn::LatentAttention::has_halves(nn::Scope(declarations, "model.layers.0.self_attn")))
+    return fail(Code::kUnsupported, "{}: v_head_dim {} is not a multiple of 16, and the checkpoint holds keys and values of the latents apart", config.where, l.value_dim);
   l.score_scale = static_cast<float>(c.rope.score_factor() / std::sqrt(static_cast<double>(l.query_dim())));
   return l;
 }
@@ -51,7 +53,7 @@ Result<void> read_routing(const JsonView& config, const Family& family, nn::Rout
 Result<std::unique_ptr<Model>> make(const JsonView& config, const nn::Declarations& declarations, const Family& family) {
   DecoderConfig c = TRY(read_decoder_config(config, {.rope_theta = family.theta, .norm_eps = 1e-6, .rotary_head_dim = TRY(positive(config, "qk_rope_head_dim"))}, declarations));
   c.attention.rope_pairs = TRY(config.boolean_or("rope_interleave", true));
-  c.latent = TRY(read_latent(config, c));
+  c.latent = TRY(read_latent(config, c, declarations));
 
   // Without routed experts every layer is dense.
   if (config.has("n_routed_experts")) {

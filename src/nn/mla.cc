@@ -25,6 +25,23 @@ constexpr std::int64_t kPartFloats = std::int64_t{8} << 20;  // of runs waiting 
 
 }  // namespace
 
+// k_b and v_b follow from kv_b_proj, or are there themselves (GGUF files), FP32 then.
+LatentAttention::Halves LatentAttention::declare_halves(const Scope& scope, const AttentionSizes& common, const LatentAttentionSizes& c) {
+  const std::int64_t unit = c.nope_dim + c.value_dim, value_step = padded(c.value_dim);
+  params::ParamSpec k_b{.name = "k_b_proj", .role = Role::kRouter, .split = Split::kOutputs, .pieces = {{"k_b_proj", common.heads * c.rank}}, .inputs = c.nope_dim, .unit = c.rank};
+  params::ParamSpec v_b{.name = "v_b_proj", .role = Role::kRouter, .split = Split::kOutputs, .pieces = {{"v_b_proj", common.heads * value_step}}, .inputs = c.rank, .unit = value_step};
+  if (!has_halves(scope)) {
+    const std::size_t kv_b = scope.declare({.name = "kv_b_proj", .split = Split::kOutputs, .pieces = {{"kv_b_proj", common.heads * unit}}, .inputs = c.rank, .unit = unit});
+    k_b.role = v_b.role = Role::kDerived;
+    k_b.derivation = params::Derivation{.source = kv_b, .unit = unit, .first = 0, .rows = c.nope_dim, .transposed = true};
+    v_b.derivation = params::Derivation{.source = kv_b, .unit = unit, .first = c.nope_dim, .rows = c.value_dim};
+  }
+  const std::size_t k = scope.declare(std::move(k_b));
+  return {k, scope.declare(std::move(v_b))};
+}
+
+bool LatentAttention::has_halves(const Scope& scope) { return scope.has_tensor("k_b_proj.weight"); }
+
 quant::Arithmetic LatentAttention::arithmetic(const Runtime& runtime, DType cache) {
   const bool dots = cache == DType::kBF16 && runtime.kernels->latent->attend_bf16_dot && runtime.compute.plain_prefill == quant::Arithmetic::kBf16;
   return dots ? quant::Arithmetic::kBf16 : quant::Arithmetic::kFp32;
@@ -44,11 +61,7 @@ LatentAttention::LatentAttention(const Scope& scope, const AttentionSizes& commo
       q_(scope, {.name = c.q_rank > 0 ? "q_b_proj" : "q_proj", .split = Split::kOutputs, .pieces = {{c.q_rank > 0 ? "q_b_proj" : "q_proj", common.heads * c.query_dim()}},
                  .inputs = c.q_rank > 0 ? c.q_rank : common.hidden, .unit = c.query_dim()}),
       store_(scope.store()),
-      kv_b_(scope.declare({.name = "kv_b_proj", .split = Split::kOutputs, .pieces = {{"kv_b_proj", common.heads * (c.nope_dim + c.value_dim)}}, .inputs = c.rank, .unit = c.nope_dim + c.value_dim})),
-      k_b_(scope.declare({.name = "k_b_proj", .role = Role::kDerived, .split = Split::kOutputs, .pieces = {{"k_b_proj", common.heads * c.rank}}, .inputs = c.nope_dim, .unit = c.rank,
-                          .derivation = params::Derivation{.source = kv_b_, .unit = c.nope_dim + c.value_dim, .first = 0, .rows = c.nope_dim, .transposed = true}})),
-      v_b_(scope.declare({.name = "v_b_proj", .role = Role::kDerived, .split = Split::kOutputs, .pieces = {{"v_b_proj", common.heads * padded(c.value_dim)}}, .inputs = c.rank, .unit = padded(c.value_dim),
-                          .derivation = params::Derivation{.source = kv_b_, .unit = c.nope_dim + c.value_dim, .first = c.nope_dim, .rows = c.value_dim}})),
+      halves_(declare_halves(scope, common, c)),
       o_(scope, {.name = "o_proj", .split = Split::kInputs, .pieces = {{"o_proj", common.hidden}}, .inputs = common.heads * c.value_dim, .unit = c.value_dim}) {
   if (c.q_rank > 0) q_norm_.emplace(scope, "q_a_layernorm", c.q_rank, kNormEps);
 }
@@ -115,7 +128,7 @@ void LatentAttention::plain(const Pass& pass, const Step& step, const float* q, 
   const KvShape& shape = cache.shape();
   const kernels::LatentKernels& latent = *rt.kernels->latent;
   const auto run = arithmetic(rt, shape.dtype) == quant::Arithmetic::kBf16 ? latent.expand_bf16_dot : shape.dtype == DType::kF32 ? latent.expand_f32 : latent.expand_bf16;
-  const quant::Matrix &k_b = store_->matrix(k_b_), &v_b = store_->matrix(v_b_);
+  const quant::Matrix &k_b = store_->matrix(halves_.k_b), &v_b = store_->matrix(halves_.v_b);
   const bool wide = k_b.format->codes == quant::Codes::kF32;
   const std::int64_t number = wide ? 4 : 2;
 
@@ -153,7 +166,7 @@ void LatentAttention::absorbed(const Pass& pass, const Step& step, std::int64_t 
   Runtime& rt = pass.runtime;
   const bool decode = first < pass.decode;
   const std::int64_t heads = common_.heads, rank = sizes_.rank, row_dim = sizes_.row_dim(), ldv = padded(sizes_.value_dim);
-  const quant::Matrix &k_b = store_->matrix(k_b_), &v_b = store_->matrix(v_b_);
+  const quant::Matrix &k_b = store_->matrix(halves_.k_b), &v_b = store_->matrix(halves_.v_b);
   // One head's panels of a derived matrix; its activations are converted by the task itself.
   const auto multiply_head = [&](const quant::Matrix& w, std::byte* scratch, const float* x, std::int64_t ldx, std::int64_t panel, std::int64_t panels, float* y, std::int64_t ld) {
     const auto arithmetic = decode ? rt.compute.decode(*w.format) : rt.compute.prefill(*w.format);

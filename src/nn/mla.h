@@ -44,7 +44,14 @@ class LatentAttention {
   // Floats in latent space at a time, beside a token's ordinary activations.
   static std::int64_t workspace_floats(std::int64_t heads, std::int64_t row_dim, std::int64_t rank);
 
+  // Whether the checkpoint holds k_b and v_b (k_b_proj [heads * R, N], v_b_proj [heads * V, R]) in place of kv_b_proj. V must be a multiple of 16 then.
+  static bool has_halves(const Scope& scope);
+
  private:
+  struct Halves {
+    std::size_t k_b, v_b;  // rows of the table
+  };
+  static Halves declare_halves(const Scope& scope, const AttentionSizes& common, const LatentAttentionSizes& sizes);
   void absorbed(const Pass& pass, const Step& step, std::int64_t first, std::int64_t count, const std::int32_t* span_of, const float* q, std::int64_t ldq, float* heads_out, std::int64_t ldh) const;
   void plain(const Pass& pass, const Step& step, const float* q, std::int64_t ldq, float* heads_out, std::int64_t ldh) const;
   void attend(Runtime& rt, const Step& step, std::int64_t first, std::int64_t count, bool decode, const std::int32_t* span_of, const float* q, float* out) const;
@@ -57,7 +64,7 @@ class LatentAttention {
   RmsNorm kv_norm_;
   Linear q_;
   const quant::ParamStore* store_;
-  std::size_t kv_b_, k_b_, v_b_;   // rows of the table
+  Halves halves_;
   Linear o_;
 };
 

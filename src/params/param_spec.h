@@ -16,7 +16,7 @@ enum class Split { kReplicate, kOutputs, kInputs };
 enum class Role {
   kLinear,     // W [outputs, inputs]: takes the quantization format
   kExpert,     // W of one routed expert: takes the experts' format
-  kRouter,     // W [experts, inputs] that scores experts: FP32, never quantized
+  kRouter,     // W [experts, inputs] that scores experts, and the like: FP32, never quantized
   kHead,       // the output head, or the table shared with it when tied: follows --lm-head
   kEmbedding,  // a look-up table of its own: never quantized
   kVector,     // norm weight or bias, [outputs]: kept FP32

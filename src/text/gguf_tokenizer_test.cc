@@ -25,7 +25,7 @@ using Ids = std::vector<std::int32_t>;
 
 // The vocabulary of a byte-level tokenizer.json as GGUF files carry it; holes of the numbering become unused tokens.
 GgufBuilder vocabulary_of(const std::string& folder, const std::string& pre) {
-  const OrderedJson json = OrderedJson::parse(read_file(data_path(folder + "/tokenizer.json")).value());
+  const Json json = Json::parse(read_file(data_path(folder + "/tokenizer.json")).value());
   std::vector<std::string> tokens, merges;
   std::vector<std::int32_t> types;
   const auto put = [&](const std::string& text, std::size_t id, std::int32_t type) {
@@ -104,7 +104,7 @@ TEST(GgufTokenizer, sentence_piece_gives_the_ids_of_its_library) {
   }
   EXPECT_EQ(tokenizer->names().bos, "<s>");
   EXPECT_EQ(tokenizer->names().unk, "<unk>");
-  EXPECT_EQ(tokenizer->encode("a<tool>b", false).value()[2], tokenizer->id_of("<tool>"));
+  EXPECT_THAT(tokenizer->encode("a<tool>b", false).value(), testing::Contains(tokenizer->id_of("<tool>")));
 }
 
 // Merges "a b" of a vocabulary of a few letters.
