@@ -110,6 +110,32 @@ TEST(ThreadPool, a_worker_takes_its_own_part_in_order_and_the_ends_of_others) {
   }
 }
 
+TEST(ThreadPool, a_region_with_a_first_part_starts_after_it_and_covers_every_index_once) {
+  for (const int threads : {1, 2, 3, 5})
+    for (const std::int64_t n : {0, 1, 7, 64, 1000})
+      for (const std::int64_t grain : {1, 2, 16}) {
+        ThreadPool pool(threads);
+        for (int round = 0; round < 20; ++round) {
+          std::vector<std::atomic<int>> visits(static_cast<std::size_t>(n));
+          int made = 0;  // plain: what first() writes is visible to every body
+          std::atomic<int> early{0}, outside{0};
+          pool.parallel_for_after([&] { made = round + 1; }, n, grain,
+                                  [&](std::int64_t begin, std::int64_t end, const auto& done) {
+                                    if (begin < 0 || begin > end || end > n) ++outside;
+                                    while (!done()) std::this_thread::yield();
+                                  },
+                                  [&](std::int64_t begin, std::int64_t end) {
+                                    if (made != round + 1) ++early;
+                                    for (std::int64_t i = begin; i < end; ++i) ++visits[static_cast<std::size_t>(i)];
+                                  });
+          EXPECT_EQ(made, round + 1);
+          EXPECT_EQ(early, 0);
+          EXPECT_EQ(outside, 0);
+          for (std::int64_t i = 0; i < n; ++i) ASSERT_EQ(visits[static_cast<std::size_t>(i)], 1) << threads << " threads, n " << n << ", grain " << grain << ", index " << i;
+        }
+      }
+}
+
 TEST(ThreadPool, wakes_sleeping_workers) {
   ThreadPool pool(2);
   std::atomic<int> sum{0};

@@ -14,9 +14,6 @@ namespace {
 
 inline void pause_cpu() { __builtin_ia32_pause(); }
 
-// How long a worker spins before it sleeps: about 50 us, the gap between two regions of one decode step.
-constexpr int kSpins = 2000;
-
 // CPUs that the cgroup (v2, then v1) grants, or a large number when there is no quota.
 double cgroup_cpus() {
   double best = 1e9;
@@ -135,10 +132,7 @@ void ThreadPool::run_erased(Function function, void* context) {
   generation_.fetch_add(1, std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) > 0) generation_.notify_all();
   function(context, 0);
-  for (int spins = 0; unfinished_.load(std::memory_order_acquire) != 0;) {
-    if (++spins < kSpins) pause_cpu();
-    else std::this_thread::yield();  // oversubscribed: let the worker run
-  }
+  wait_until([&] { return unfinished_.load(std::memory_order_acquire) == 0; });
 }
 
 void ThreadPool::worker_loop(int worker) {

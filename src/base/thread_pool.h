@@ -53,7 +53,33 @@ class ThreadPool {
     parallel_for(n, 1, std::forward<Body>(body));
   }
 
+  // parallel_for whose ranges need what `first` does, within one region: worker 0 runs first(), the others meanwhile idle(begin, end, done) with their own
+  // part of [0, n). idle may return at any time, best when done() says that first() has ended.
+  template <class First, class Idle, class Body>
+  void parallel_for_after(First&& first, std::int64_t n, std::int64_t grain, Idle&& idle, Body&& body) {
+    if (threads_ == 1 || n <= grain) {
+      first();
+      return parallel_for(n, grain, std::forward<Body>(body));
+    }
+    const std::int64_t unit = deal(n, grain), units = (n + unit - 1) / unit;
+    std::atomic<bool> done{false};
+    run([&](int worker) {
+      if (worker == 0) {
+        first();
+        done.store(true, std::memory_order_release);
+      } else {
+        const auto is_done = [&] { return done.load(std::memory_order_acquire); };
+        const std::int64_t end = units * (worker + 1) / threads_ * unit;
+        if (!is_done()) idle(units * worker / threads_ * unit, end < n ? end : n, is_done);
+        wait_until(is_done);
+      }
+      for (Piece piece; take(worker, piece);) body(piece.begin * unit, piece.end * unit < n ? piece.end * unit : n);
+    });
+  }
+
  private:
+  // How long a thread spins before it yields or sleeps: about 50 us, the gap between two regions of one decode step.
+  static constexpr int kSpins = 2000;
   using Function = void (*)(void* context, int worker);
   struct Piece {
     std::int64_t begin, end;  // units
@@ -67,6 +93,13 @@ class ThreadPool {
   bool take(int worker, Piece& piece);
   static bool cut(Part& part, bool front, Piece& piece);
   void run_erased(Function function, void* context);
+  template <class Done>
+  static void wait_until(Done&& done) {
+    for (int spins = 0; !done();) {
+      if (++spins < kSpins) __builtin_ia32_pause();
+      else std::this_thread::yield();  // oversubscribed: let the one that is awaited run
+    }
+  }
   void worker_loop(int worker);
 
   const int threads_;

@@ -146,10 +146,25 @@ void Decoder::forward(const nn::Step& step, nn::Runtime& rt) const {
   float* x = rt.workspace.floats(pass.tokens * hidden);       // the residual stream
   float* normed = rt.workspace.floats(pass.tokens * hidden);
   float* update = rt.workspace.floats(pass.tokens * stride);  // what a block adds to it
-  const auto add_update = [&] {
-    rt.pool->parallel_for(pass.tokens, 8, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t t = begin; t < end; ++t) vector.add(x + t * hidden, update + t * stride, hidden);
-    });
+  bool pending = false;  // `update` is still to be added to x
+  const auto add_update = [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t) vector.add(x + t * hidden, update + t * stride, hidden);
+  };
+  // One block: update = block(norm(x)), where x first takes the update of the block before. A block whose first product can do so makes its own input on the way.
+  const auto run_block = [&](const nn::RmsNorm& norm, const auto& block, const auto& call) {
+    const bool add_first = pending;
+    const quant::PrepareRows prepare = [&, add_first](std::int64_t begin, std::int64_t end) {
+      if (add_first) add_update(begin, end);
+      for (std::int64_t t = begin; t < end; ++t) norm(*rt.kernels, x + t * hidden, normed + t * hidden);
+    };
+    using Block = std::decay_t<decltype(block)>;
+    if constexpr (std::is_same_v<Block, nn::Attention> || std::is_same_v<Block, nn::Mlp>) {
+      call(block, prepare);
+    } else {
+      rt.pool->parallel_for(pass.tokens, 4, prepare);
+      call(block);
+    }
+    pending = true;
   };
   const auto record = [&](std::int64_t index, const float* state) {
     if (step.hidden) std::copy_n(state, pass.tokens * hidden, step.hidden + index * pass.tokens * hidden);
@@ -162,12 +177,16 @@ void Decoder::forward(const nn::Step& step, nn::Runtime& rt) const {
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     rt.workspace.rewind(mark);  // every layer uses the same scratch
     const Layer& layer = layers_[i];
-    layer.input_norm(pass, x, hidden, normed, hidden);
-    std::visit([&](const auto& attention) { attention(pass, step, rope, normed, hidden, update, stride); }, layer.attention);
-    add_update();
-    layer.post_attention_norm(pass, x, hidden, normed, hidden);
-    std::visit([&](const auto& mlp) { mlp(pass, normed, hidden, update, stride); }, layer.mlp);
-    add_update();
+    std::visit([&](const auto& attention) {
+      run_block(layer.input_norm, attention, [&](const auto& a, const auto&... prepare) { a(pass, step, rope, normed, hidden, update, stride, prepare...); });
+    }, layer.attention);
+    std::visit([&](const auto& mlp) {
+      run_block(layer.post_attention_norm, mlp, [&](const auto& m, const auto&... prepare) { m(pass, normed, hidden, update, stride, prepare...); });
+    }, layer.mlp);
+    if (step.hidden || i + 1 == layers_.size()) {
+      rt.pool->parallel_for(pass.tokens, 8, add_update);
+      pending = false;
+    }
     if (i + 1 < layers_.size()) record(static_cast<std::int64_t>(i) + 1, x);
   }
   if (step.hidden) {
@@ -181,8 +200,9 @@ void Decoder::forward(const nn::Step& step, nn::Runtime& rt) const {
   const auto decode_rows = std::ranges::lower_bound(step.logit_rows, step.decode_tokens) - step.logit_rows.begin();
   const nn::Pass head_pass{rt, rows, decode_rows};
   float* chosen = rt.workspace.floats(rows * hidden);
-  for (std::int64_t r = 0; r < rows; ++r) final_norm_(*rt.kernels, x + step.logit_rows[static_cast<std::size_t>(r)] * hidden, chosen + r * hidden);
-  head_(head_pass, chosen, hidden, step.logits, logits_stride());
+  head_(head_pass, chosen, hidden, step.logits, logits_stride(), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) final_norm_(*rt.kernels, x + step.logit_rows[static_cast<std::size_t>(r)] * hidden, chosen + r * hidden);
+  });
 }
 
 }  // namespace inflight::models

@@ -8,7 +8,7 @@ namespace inflight::nn {
 namespace {
 
 // Rows (query heads times tokens) that share one walk over the keys: their state fits the second-level cache beside a tile.
-constexpr std::int64_t kBlockRows = 64;
+constexpr std::int64_t kBlockRows = 128;
 
 // Consecutive tokens of one span.
 struct Block {
@@ -53,7 +53,8 @@ Attention::Attention(const Scope& scope, const AttentionSizes& c, std::int64_t l
   }
 }
 
-void Attention::operator()(const Pass& pass, const Step& step, const RopeTable& rope, const float* x, std::int64_t ldx, float* y, std::int64_t ldy) const {
+void Attention::operator()(const Pass& pass, const Step& step, const RopeTable& rope, const float* x, std::int64_t ldx, float* y, std::int64_t ldy,
+                           const quant::PrepareRows& prepare) const {
   Runtime& rt = pass.runtime;
   const kernels::VectorKernels& vector = *rt.kernels->vector;
   const auto [hidden, heads, kv_heads, head_dim, eps, qk_norm, rope_pairs] = sizes_;
@@ -64,34 +65,34 @@ void Attention::operator()(const Pass& pass, const Step& step, const RopeTable& 
 
   const std::int64_t ldqkv = padded(qkv_.outputs());
   float* qkv = rt.workspace.floats(pass.tokens * ldqkv);
-  qkv_(pass, x, ldx, qkv, ldqkv);
+  qkv_(pass, x, ldx, qkv, ldqkv, prepare);
 
   // Which span a token is in: spans are few and in token order.
   auto* span_of = reinterpret_cast<std::int32_t*>(rt.workspace.bytes(static_cast<std::size_t>(pass.tokens) * sizeof(std::int32_t)));
   for (std::size_t s = 0; s < step.spans.size(); ++s)
     std::fill_n(span_of + step.spans[s].first, step.spans[s].count, static_cast<std::int32_t>(s));
 
-  // Norm, rotate, and put K and V into the cache. All tokens must be there before any attends: later tokens of a chunk see earlier ones.
+  // Norm and rotate K, and put it and V into the cache. All tokens must be there before any attends: later tokens of a chunk see earlier ones.
   const auto rotate = rope_pairs ? vector.rope_pairs : vector.rope_half;
   const auto store = shape.dtype == DType::kF32 ? vector.store_kv_f32 : vector.store_kv_bf16;
-  rt.pool->parallel_for(pass.tokens, 4, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t t = begin; t < end; ++t) {
-      float* q = qkv + t * ldqkv;
-      float* k = q + heads * head_dim;
-      const float* v = k + kv_heads * head_dim;
-      if (qk_norm) {
-        for (std::int64_t h = 0; h < heads; ++h) (*q_norm_)(*rt.kernels, q + h * head_dim, q + h * head_dim);
-        for (std::int64_t h = 0; h < kv_heads; ++h) (*k_norm_)(*rt.kernels, k + h * head_dim, k + h * head_dim);
-      }
-      rotate(q, heads, head_dim, rope.rotary_dim, rope.cos + t * half, rope.sin + t * half);
-      rotate(k, kv_heads, head_dim, rope.rotary_dim, rope.cos + t * half, rope.sin + t * half);
-      const Span& span = step.spans[static_cast<std::size_t>(span_of[t])];
-      const std::int64_t position = step.positions[static_cast<std::size_t>(t)];
-      const std::int64_t block = span.block_table[position / shape.block_size], slot = position % shape.block_size;
-      for (std::int64_t h = 0; h < kv_heads; ++h)
-        store(k + h * head_dim, v + h * head_dim, head_dim, slot, cache.keys(layer_, h) + block * stride, cache.values(layer_, h) + block * stride);
-    }
-  });
+  const auto store_heads = [&](std::int64_t t, std::int64_t first, std::int64_t count) {
+    float* k = qkv + t * ldqkv + (heads + first) * head_dim;
+    const float* v = k + kv_heads * head_dim;
+    if (qk_norm)
+      for (std::int64_t h = 0; h < count; ++h) (*k_norm_)(*rt.kernels, k + h * head_dim, k + h * head_dim);
+    rotate(k, count, head_dim, rope.rotary_dim, rope.cos + t * half, rope.sin + t * half);
+    const Span& span = step.spans[static_cast<std::size_t>(span_of[t])];
+    const std::int64_t position = step.positions[static_cast<std::size_t>(t)];
+    const std::int64_t block = span.block_table[position / shape.block_size], slot = position % shape.block_size;
+    for (std::int64_t h = 0; h < count; ++h)
+      store(k + h * head_dim, v + h * head_dim, head_dim, slot, cache.keys(layer_, first + h) + block * stride, cache.values(layer_, first + h) + block * stride);
+  };
+  // A step of generated tokens has one of each sequence: the task that attends stores what it alone needs.
+  const bool alone = pass.decode == pass.tokens && static_cast<std::int64_t>(step.spans.size()) == pass.tokens;
+  if (!alone)
+    rt.pool->parallel_for(pass.tokens, 4, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t t = begin; t < end; ++t) store_heads(t, 0, kv_heads);
+    });
 
   const std::int64_t ldattended = heads * head_dim;
   float* attended = rt.workspace.floats(pass.tokens * ldattended);
@@ -113,12 +114,20 @@ void Attention::operator()(const Pass& pass, const Step& step, const RopeTable& 
   const std::int64_t scratch_floats = padded(vector.attend_scratch(block_tokens * group, head_dim));
   float* scratch = rt.workspace.floats(scratch_floats * rt.pool->threads());
 
-  // Head by head, so that a head's keys stay in cache; late tokens, which see most keys, first, so that the tasks at the end are small.
+  // A task norms and rotates its own queries: they are in its first caches when it attends. Head by head, so that a head's keys stay in cache;
+  // late tokens, which see most keys, first, so that the tasks at the end are small.
   std::atomic<std::int64_t> next{0};
   rt.pool->run([&](int worker) {
     for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < kv_heads * block_count;) {
       const std::int64_t h = i / block_count;
       const Block& block = blocks[block_count - 1 - i % block_count];
+      for (std::int64_t t = block.first; t < block.first + block.count; ++t) {
+        if (alone) store_heads(t, h, 1);
+        float* q = qkv + t * ldqkv + h * group * head_dim;
+        if (qk_norm)
+          for (std::int64_t g = 0; g < group; ++g) (*q_norm_)(*rt.kernels, q + g * head_dim, q + g * head_dim);
+        rotate(q, group, head_dim, rope.rotary_dim, rope.cos + t * half, rope.sin + t * half);
+      }
       const kernels::AttendArgs args{.q = qkv + block.first * ldqkv + h * group * head_dim, .heads = group, .head_dim = head_dim,
                                      .keys = cache.keys(layer_, h), .values = cache.values(layer_, h), .block_stride = stride,
                                      .block_table = block.block_table, .block_size = shape.block_size,

@@ -30,7 +30,8 @@ class Attention {
  public:
   Attention(const Scope& scope, const AttentionSizes& sizes, std::int64_t layer, std::int64_t window);
   // y [T, padded(hidden)] = o_proj(attention(qkv_proj(x))); writes this layer's K and V of every token into the cache.
-  void operator()(const Pass& pass, const Step& step, const RopeTable& rope, const float* x, std::int64_t ldx, float* y, std::int64_t ldy) const;
+  void operator()(const Pass& pass, const Step& step, const RopeTable& rope, const float* x, std::int64_t ldx, float* y, std::int64_t ldy,
+                  const quant::PrepareRows& prepare = {}) const;
 
   // Arithmetic of prompt tokens over a cache of this type: BF16 dot products where the instruction set has them and --compute allows BF16. Generated tokens: FP32.
   static quant::Arithmetic prefill_arithmetic(const Runtime& runtime, DType cache);

@@ -5,18 +5,20 @@
 namespace inflight::nn {
 
 // One call when both arithmetics agree.
-void multiply(const Pass& pass, const quant::Matrix& w, const float* x, std::int64_t ldx, float* y, std::int64_t ldy) {
+void multiply(const Pass& pass, const quant::Matrix& w, const float* x, std::int64_t ldx, float* y, std::int64_t ldy, const quant::PrepareRows& prepare) {
   Runtime& rt = pass.runtime;
   const auto decode = rt.compute.decode(*w.format), prefill = rt.compute.prefill(*w.format);
   const auto run = [&](quant::Arithmetic arithmetic, std::int64_t begin, std::int64_t count) {
     if (count == 0) return;
     std::byte* scratch = rt.workspace.bytes(quant::apply_scratch(w, arithmetic, *rt.kernels, count));
-    quant::apply(w, arithmetic, *rt.kernels, *rt.pool, x + begin * ldx, ldx, count, y + begin * ldy, ldy, scratch);
+    quant::apply(w, arithmetic, *rt.kernels, *rt.pool, x + begin * ldx, ldx, count, y + begin * ldy, ldy, scratch,
+                 prepare && begin > 0 ? quant::PrepareRows([&prepare, begin](std::int64_t from, std::int64_t to) { prepare(begin + from, begin + to); }) : prepare);
   };
   if (decode == prefill) return run(prefill, 0, pass.tokens);
   run(decode, 0, pass.decode);
   run(prefill, pass.decode, pass.tokens - pass.decode);
 }
+
 
 std::int64_t padded(std::int64_t n) { return (n + kernels::kPanelRows - 1) / kernels::kPanelRows * kernels::kPanelRows; }
 
@@ -51,8 +53,8 @@ Linear::Linear(const Scope& scope, params::ParamSpec row) : store_(scope.store()
   bias_ = static_cast<std::int64_t>(scope.declare(std::move(bias)));
 }
 
-void Linear::operator()(const Pass& pass, const float* x, std::int64_t ldx, float* y, std::int64_t ldy) const {
-  multiply(pass, store_->matrix(weight_), x, ldx, y, ldy);
+void Linear::operator()(const Pass& pass, const float* x, std::int64_t ldx, float* y, std::int64_t ldy, const quant::PrepareRows& prepare) const {
+  multiply(pass, store_->matrix(weight_), x, ldx, y, ldy, prepare);
   if (bias_ < 0) return;
   const float* bias = store_->vector(static_cast<std::size_t>(bias_));
   const auto add = pass.runtime.kernels->vector->add;
@@ -89,8 +91,8 @@ Head::Head(const Scope& scope, std::string_view name, std::int64_t vocabulary, s
 
 Head::Head(const Scope& scope, const Embedding& tied) : store_(scope.store()), weight_(tied.row()) {}
 
-void Head::operator()(const Pass& pass, const float* x, std::int64_t ldx, float* logits, std::int64_t ldy) const {
-  multiply(pass, store_->matrix(weight_), x, ldx, logits, ldy);
+void Head::operator()(const Pass& pass, const float* x, std::int64_t ldx, float* logits, std::int64_t ldy, const quant::PrepareRows& prepare) const {
+  multiply(pass, store_->matrix(weight_), x, ldx, logits, ldy, prepare);
 }
 
 }  // namespace inflight::nn

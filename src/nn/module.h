@@ -59,8 +59,8 @@ struct Pass {
   std::int64_t decode = 0;
 };
 
-// y [T, ldy] = x [T, ldx] . W^T, each token in its own arithmetic.
-void multiply(const Pass& pass, const quant::Matrix& w, const float* x, std::int64_t ldx, float* y, std::int64_t ldy);
+// y [T, ldy] = x [T, ldx] . W^T, each token in its own arithmetic. prepare: nothing, or what fills rows of x.
+void multiply(const Pass& pass, const quant::Matrix& w, const float* x, std::int64_t ldx, float* y, std::int64_t ldy, const quant::PrepareRows& prepare = {});
 
 std::int64_t padded(std::int64_t n);  // n rounded up to a panel of 16: the row stride of a product's output
 
@@ -68,7 +68,7 @@ std::int64_t padded(std::int64_t n);  // n rounded up to a panel of 16: the row 
 class Linear {
  public:
   Linear(const Scope& scope, params::ParamSpec row);
-  void operator()(const Pass& pass, const float* x, std::int64_t ldx, float* y, std::int64_t ldy) const;
+  void operator()(const Pass& pass, const float* x, std::int64_t ldx, float* y, std::int64_t ldy, const quant::PrepareRows& prepare = {}) const;
   std::int64_t outputs() const { return outputs_; }
   const quant::Matrix& matrix() const { return store_->matrix(weight_); }
 
@@ -113,7 +113,7 @@ class Head {
  public:
   Head(const Scope& scope, std::string_view name, std::int64_t vocabulary, std::int64_t hidden);  // its own table
   explicit Head(const Scope& scope, const Embedding& tied);
-  void operator()(const Pass& pass, const float* x, std::int64_t ldx, float* logits, std::int64_t ldy) const;
+  void operator()(const Pass& pass, const float* x, std::int64_t ldx, float* logits, std::int64_t ldy, const quant::PrepareRows& prepare = {}) const;
 
  private:
   const quant::ParamStore* store_;

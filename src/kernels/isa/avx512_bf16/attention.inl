@@ -205,10 +205,10 @@ void attend_bf16_dot(const AttendArgs& args) {
   const __m512i low_half = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
   const __m512i high_half = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
   for (std::int64_t row = 0; row < rows; ++row) {
-    const V sum = set1(reduce_add(load(scratch.sum(row))));
+    const V by = set1(1 / reduce_add(load(scratch.sum(row))));
     float* out = args.out + row / args.heads * args.out_stride + row % args.heads * args.head_dim;
     for (std::int64_t d = 0; d < args.head_dim; d += kDotWidth) {
-      const V low = div(load(scratch.weighted(row) + d), sum), high = div(load(scratch.weighted(row) + d + kLanes), sum);
+      const V low = mul(load(scratch.weighted(row) + d), by), high = mul(load(scratch.weighted(row) + d + kLanes), by);
       const std::int64_t left = args.head_dim - d;
       store_first(out + d, _mm512_permutex2var_ps(low, low_half, high), left < kLanes ? left : kLanes);
       if (left > kLanes) store_first(out + d + kLanes, _mm512_permutex2var_ps(low, high_half, high), left < kDotWidth ? left - kLanes : kLanes);
