@@ -34,6 +34,11 @@ std::unique_ptr<ParamStore> random_matrix(const Format& format, std::int64_t out
   store->allocate(plan_params(table, {}, {.linear = &format}, {false}, {nullptr}).value()).value();
   Matrix& matrix = store->matrix(0);
   begin(matrix).value();
+  if (format.shared) {  // scales that fit the numbers below
+    const std::int64_t block = format.shared->rows > 0 ? format.shared->rows : outputs;
+    const std::vector<float> magnitudes(static_cast<std::size_t>(format.shared->groups(inputs)), 0.5f);
+    for (std::int64_t first = 0; first < outputs; first += block) format.shared->set(matrix, first, std::min(first + block, outputs), magnitudes);
+  }
   std::vector<std::uint16_t> row;
   for (const float w : random_numbers(outputs * inputs, seed, 0.1f)) {
     row.push_back(float_to_bf16(w));
