@@ -73,7 +73,7 @@ TEST_P(EveryIntegerForm, converted_and_loaded_again_are_identical) {
     const quant::PackedBytes bytes = a.format->bytes(a.outputs, a.inputs, a.group);
     EXPECT_EQ(std::memcmp(a.codes, b.codes, static_cast<std::size_t>(bytes.codes)), 0);
     EXPECT_EQ(std::memcmp(a.view().scales, b.view().scales, static_cast<std::size_t>(a.bytes() - bytes.codes - bytes.offsets)), 0);
-    if (a.offsets) EXPECT_EQ(std::memcmp(a.offsets, b.offsets, static_cast<std::size_t>(bytes.offsets)), 0);
+    EXPECT_TRUE(!a.offsets || std::memcmp(a.offsets, b.offsets, static_cast<std::size_t>(bytes.offsets)) == 0);
   }
   const std::vector<std::int32_t> ids = {5, 17, 300, 4, 4, 99, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18};
   EXPECT_EQ(forward_once(*kept, ids).logits, forward_once(*again, ids).logits);
