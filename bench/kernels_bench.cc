@@ -250,7 +250,7 @@ int run(int threads, std::string filter) {
   }
   for (const bool bf16 : {false, true}) {
     for (const std::int64_t group : {0, 128})
-      for (std::int64_t tokens : {1, 2, 4, 8, 16}) bench.fp8(bf16, tokens, 2048, group, kBytes, codes);
+      for (std::int64_t tokens : {1, 2, 4, 8, 16, 32, 48}) bench.fp8(bf16, tokens, 2048, group, kBytes, codes);
     for (std::int64_t inputs : {2048, 4096, 12288}) bench.fp8(bf16, 512, inputs, 0, static_cast<std::size_t>(4096 * inputs), codes);
     bench.fp8(bf16, 512, 4096, 128, std::size_t{4096 * 4096}, codes);
   }

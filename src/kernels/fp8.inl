@@ -40,8 +40,10 @@ struct Fp8Tile {
   std::size_t panel_scales;    // floats
   bool first, last;            // block of K
   bool channel;                // one scale, applied after the last block
-  std::size_t ahead;           // prefetch: bytes ahead of a panel's block in work
-  std::size_t jump;            // one token: bytes from a panel's end to the same panel of the tile behind, where its last `ahead` bytes fetch
+  const char* fetch;           // codes to bring near meanwhile, 64 bytes of each panel for each 4 inputs; nullptr: none
+  std::size_t fetch_panel;     // bytes from one panel of them to the next
+  std::size_t ahead;           // one token: `fetch` is so many bytes on in this tile's own panels
+  std::size_t jump;            // and where these end, so many bytes further, in those of the tile behind
   float* y;
   std::int64_t ldy;
 };
@@ -67,7 +69,7 @@ template <class Road, int kTokens, int kPanels>
   const Fp8Tile<X> tile = given;
   const char* weights = tile.weights;
   const char* const turn = tile.jump != 0 ? weights + (tile.panel_bytes - tile.ahead) : nullptr;
-  std::size_t ahead = tile.ahead;
+  const char* fetch = tile.fetch;
   const X* x = tile.x;
   std::int64_t left = tile.inputs;
   for (std::int64_t g = 0; left > 0; ++g) {
@@ -76,9 +78,11 @@ template <class Road, int kTokens, int kPanels>
       for (int p = 0; p < kPanels; ++p) sums[t][p] = tile.channel && !tile.first ? load_lanes(tile.y + t * tile.ldy + p * 16) : zeros();
     const std::int64_t now = left < tile.group ? left : tile.group;
     for (std::int64_t k = 0; k + 4 <= now; k += 4) {
-      if (kTokens == 1 && weights == turn) ahead += tile.jump;
-      if (ahead != 0)
-        for (int p = 0; p < kPanels; ++p) prefetch(weights + p * tile.panel_bytes + ahead);
+      if (kTokens == 1 && weights == turn) fetch += tile.jump;
+      if (fetch) {
+        for (int p = 0; p < kPanels; ++p) prefetch(fetch + p * tile.fetch_panel);
+        fetch += 64;
+      }
       fp8_block<Road>(weights, tile.panel_bytes, x, tile.ldx, sums);
       weights += Road::kBytes;
       x += 4;
@@ -110,7 +114,7 @@ void fp8_tokens(Fp8Tile<typename Road::Input> tile, std::int64_t tokens) {
   const auto next = [&](std::int64_t done) {
     tile.x += done * tile.ldx;
     tile.y += done * tile.ldy;
-    tile.ahead = 0;  // the first tile fetched
+    tile.fetch = nullptr;  // the first tile fetched
     tokens -= done;
   };
   while (tokens >= kFloatTokens) {
@@ -126,11 +130,10 @@ void fp8_tokens(Fp8Tile<typename Road::Input> tile, std::int64_t tokens) {
   if (tokens == 1) fp8_tile<Road, 1, kPanels>(tile);
 }
 
-// Codes of `blocks` blocks of 4 inputs become what Decoded reads; meanwhile those that lie `ahead` bytes on are fetched.
+// Codes of `blocks` blocks of 4 inputs become what Decoded reads.
 template <class Direct, class Decoded>
-LANES_INLINE void fp8_decode(const char* codes, std::int64_t blocks, std::size_t ahead, char* out) {
+LANES_INLINE void fp8_decode(const char* codes, std::int64_t blocks, char* out) {
   for (std::int64_t b = 0; b < blocks; ++b) {
-    prefetch(codes + ahead);
     const auto raw = Direct::fetch(codes);
     for (int j = 0; j < Direct::kParts; ++j) store_part(out + j * 64, Direct::part(raw, j));
     codes += Direct::kBytes;
@@ -141,6 +144,7 @@ LANES_INLINE void fp8_decode(const char* codes, std::int64_t blocks, std::size_t
 constexpr std::int64_t kFp8PanelBlockBytes = 16 << 10;   // of a decoded panel, in L1 while a block of tokens passes
 constexpr std::int64_t kFp8InputBlockBytes = 256 << 10;  // of x, in L2 while panel after panel passes
 constexpr std::size_t kFp8FarBytes = 128 << 10, kFp8NearBytes = 2048;
+constexpr std::int64_t kFp8FewTokens = 4 * kFloatTokens;  // up to so many decode their codes again for each tile of tokens: less work than memory out of order
 
 template <class Direct, class Decoded>
 void gemm_fp8(const Weight& w, const typename Direct::Input* x, std::int64_t ldx, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy) {
@@ -155,8 +159,8 @@ void gemm_fp8(const Weight& w, const typename Direct::Input* x, std::int64_t ldx
   tile.panel_scales = static_cast<std::size_t>(channel ? 1 : (w.inputs + w.group - 1) / w.group) * 16;
   tile.channel = channel;
   const auto scales_at = [&](std::int64_t panel, std::int64_t k) { return static_cast<const float*>(w.scales) + panel * tile.panel_scales + (channel ? 0 : k / w.group) * 16; };
-  if (tokens <= kFloatTokens) {  // panels whole: memory is read once, in order
-    tile.panel_bytes = panel_bytes;
+  if (tokens <= kFp8FewTokens) {  // panels whole: memory is read once, in order
+    tile.panel_bytes = tile.fetch_panel = panel_bytes;
     tile.x = x;
     tile.inputs = w.inputs;
     tile.first = tile.last = true;
@@ -168,6 +172,7 @@ void gemm_fp8(const Weight& w, const typename Direct::Input* x, std::int64_t ldx
       tile.scales = scales_at(panel, 0);
       tile.y = y + panel * 16;
       tile.ahead = tokens == 1 || behind > kFp8FarBytes ? kFp8NearBytes : behind;
+      tile.fetch = tile.weights + tile.ahead;
       tile.jump = tokens == 1 && panel_bytes > kFp8NearBytes ? behind - panel_bytes : 0;
       if (tokens == 1 && width == kAlonePanels) fp8_tile<Direct, 1, kAlonePanels>(tile);
       else if (width == kFloatPanels) fp8_tokens<Direct, kFloatPanels>(tile, tokens);
@@ -180,7 +185,9 @@ void gemm_fp8(const Weight& w, const typename Direct::Input* x, std::int64_t ldx
   const std::int64_t most = kFp8PanelBlockBytes / Decoded::kBytes * 4, step = channel ? most : most / w.group * w.group;
   const std::int64_t fit = kFp8InputBlockBytes / (step * static_cast<std::int64_t>(sizeof(X))) / kFloatTokens * kFloatTokens, token_step = fit > kFloatTokens ? fit : kFloatTokens;
   tile.panel_bytes = kFp8PanelBlockBytes;
+  tile.fetch_panel = panel_bytes;
   tile.weights = decoded;
+  const auto codes_at = [&](std::int64_t panel, std::int64_t k) { return static_cast<const char*>(w.codes) + panel * panel_bytes + static_cast<std::size_t>(k / 4) * 64; };
   for (std::int64_t t = 0; t < tokens; t += token_step) {
     const std::int64_t rows = tokens - t < token_step ? tokens - t : token_step;
     for (std::int64_t k = 0; k < w.inputs; k += step) {
@@ -191,8 +198,8 @@ void gemm_fp8(const Weight& w, const typename Direct::Input* x, std::int64_t ldx
       for (std::int64_t panel = panel_begin; panel < panel_end;) {
         const int width = panel_end - panel >= kFloatPanels ? kFloatPanels : 1;
         for (int p = 0; p < width; ++p)
-          fp8_decode<Direct, Decoded>(static_cast<const char*>(w.codes) + (panel + p) * panel_bytes + static_cast<std::size_t>(k / 4) * 64, (tile.inputs + 3) / 4,
-                                      width * panel_bytes, decoded + p * kFp8PanelBlockBytes);
+          fp8_decode<Direct, Decoded>(codes_at(panel + p, k), (tile.inputs + 3) / 4, decoded + p * kFp8PanelBlockBytes);
+        tile.fetch = panel + width < panel_end ? codes_at(panel + width, k) : codes_at(panel_begin, k + step);
         tile.scales = scales_at(panel, k);
         tile.y = y + t * ldy + panel * 16;
         if (width == kFloatPanels) fp8_tokens<Decoded, kFloatPanels>(tile, rows);

@@ -88,6 +88,8 @@ std::vector<Shape> shapes(std::mt19937& rng) {
   all.push_back({9, 33, 1030, 128});
   all.push_back({21, 40, 2200, 128});
   all.push_back({300, 20, 900, 128});  // several blocks of tokens
+  all.push_back({70, 40, 2202, 128});
+  all.push_back({50, 33, 1503, 0});
   for (std::int64_t group : {16, 32, 48, 128, 256}) {
     std::uniform_int_distribution<std::int64_t> tokens(1, 13), outputs(1, 100), inputs(1, 700);
     for (int i = 0; i < 4; ++i) all.push_back({tokens(rng), outputs(rng), inputs(rng), group});
