@@ -22,7 +22,7 @@ BELOW_CLI = [
 # In string literals of the same files, but for models/, nn/ and quant/.
 CHECKPOINT_NAME = re.compile(
     r"\b(?:(?:q|k|v|o|qkv|gate|up|down|up_gate|gate_up)_proj|embed_tokens|lm_head\.\w+|input_layernorm|post_attention_layernorm|[qk]_norm)\b")
-NAMES_ALLOWED = ("src/models/", "src/nn/", "src/quant/")
+NAMES_ALLOWED = ("src/models/", "src/nn/", "src/quant/", "src/checkpoint/gguf_names.")
 
 # Words are assembled, so that this file does not find itself.
 MACHINE_PATH = re.compile(r"(?<![\w.$~-])/(?:%s)(?=/|\b)(?![\w-])" % "|".join(("wo" "rk", "ro" "ot", "fa" "rm")) + r"|\.\./sha" r"red\b|/ho" r"me/\w")
