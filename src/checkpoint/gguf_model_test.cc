@@ -132,7 +132,7 @@ TEST(GgufConfig, keys_that_all_have) {
 TEST(GgufConfig, rotary_scaling) {
   const auto scaling = [](std::initializer_list<std::pair<const char*, std::string>> more, const std::vector<float>& factors = {}) {
     const auto config = config_of(model("llama", more), factors);
-    return config ? (*config)["rope_scaling"] : Json(config.error().message);
+    return config ? config->value("rope_scaling", Json()) : Json(config.error().message);
   };
   EXPECT_EQ(scaling({{"rope.scaling.type", gguf_text("linear")}, {"rope.scaling.factor", gguf_f32(2.5f)}}), Json::parse(R"({"rope_type":"linear","factor":2.5})"));
   EXPECT_EQ(scaling({{"rope.scale_linear", gguf_f32(4)}}), Json::parse(R"({"rope_type":"linear","factor":4.0})"));
