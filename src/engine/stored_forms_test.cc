@@ -63,6 +63,24 @@ INSTANTIATE_TEST_SUITE_P(All, StoredForms,
                            return name;
                          });
 
+// What a matrix is kept as: the tool's numbers where a format of ours holds them, FP32 where none does.
+TEST(StoredFormsKept, matrices_keep_the_numbers_of_their_tool) {
+  const auto format_of = [](const std::string& name, const std::string& row) -> std::string {
+    const auto opened = open(fixture(name)).value();
+    for (std::size_t i = 0; i < opened->table.rows.size(); ++i)
+      if (opened->table.rows[i].full_name() == "model.layers.0." + row + ".weight") return std::string(opened->store.matrix(i).format->name);
+    return "no such row";
+  };
+  EXPECT_EQ(format_of("gptq-4bit-sym", "mlp.down_proj"), "int4-g32");
+  EXPECT_EQ(format_of("gptq-4bit-act-order", "self_attn.qkv_proj"), "int4-g32-zp");
+  EXPECT_EQ(format_of("gptq-4bit-act-order", "mlp.up_gate_proj"), "f32");  // the two matrices were sorted differently
+  EXPECT_EQ(format_of("gptq-8bit-v2-channel", "mlp.down_proj"), "int8-zp");
+  EXPECT_EQ(format_of("awq-g32", "self_attn.o_proj"), "int4-g32-zp");
+  EXPECT_EQ(format_of("awq-g32", "mlp.down_proj"), "bf16");
+  EXPECT_EQ(format_of("ct-w4a16-channel-zero", "mlp.down_proj"), "int4-zp");
+  EXPECT_EQ(format_of("ct-w8a8-int8", "mlp.down_proj"), "int8");
+}
+
 // A fixture with one thing changed must not open; `part`s are in the message.
 void expect_refused(const std::string& name, const std::function<void(TestFolder&)>& change, const std::vector<std::string>& parts) {
   const ScratchFolder scratch;
@@ -88,7 +106,7 @@ TEST(StoredFormsRefused, settings_that_do_not_suit_the_tensors) {
   const auto set = [](const std::string& key, Json value) {
     return [=](TestFolder& folder) { folder.config["quantization_config"][key] = value; };
   };
-  expect_refused("gptq-4bit-sym", set("group_size", 16), {"scales"});
+  expect_refused("gptq-4bit-sym", set("group_size", 16), {"q_proj.qzeros", "shape [1, 8]", "the model needs [2, 8]"});
   expect_refused("gptq-4bit-sym", set("bits", 8), {"qweight"});
   expect_refused("gptq-4bit-sym", set("checkpoint_format", "gptq_v2"), {"zero point 7", "sym"});
   expect_refused("gptq-4bit-asym", set("sym", true), {"zero point"});
