@@ -195,6 +195,7 @@ struct Lut4Kernels;
 struct LatentKernels;
 struct OffsetKernels;
 struct Fp8Kernels;
+struct Fp8AttentionKernels;
 struct Kernels {
   const char* isa;
   const LoadKernels* load;
@@ -205,6 +206,7 @@ struct Kernels {
   const LatentKernels* latent;  // kernels/latent.h
   const OffsetKernels* offsets;  // kernels/offsets.h
   const Fp8Kernels* fp8;        // kernels/fp8.h
+  const Fp8AttentionKernels* fp8_attention;  // kernels/attention_fp8.h
 };
 
 }  // namespace inflight::kernels

@@ -1,4 +1,4 @@
-// The paged KV cache: blocks of `block_size` tokens for every layer, keys and values in the lane layout of kernels.h, or latents in that of kernels/latent.h.
+// The paged KV cache: blocks of `block_size` tokens for every layer, keys and values in the lane layout of kernels.h (E4M3: of kernels/attention_fp8.h), or latents in that of kernels/latent.h.
 // Memory is reserved at once and becomes resident only as blocks are first written.
 #pragma once
 #include <cstddef>
@@ -13,9 +13,9 @@ namespace inflight::nn {
 struct KvShape {
   std::int64_t layers = 0;
   std::int64_t kv_heads = 0;   // of this rank
-  std::int64_t head_dim = 0;   // even
+  std::int64_t head_dim = 0;   // even; with E4M3 a multiple of 4
   std::int64_t block_size = 64;  // tokens, a multiple of 16
-  DType dtype = DType::kBF16;  // BF16 or F32
+  DType dtype = DType::kBF16;  // BF16, F32, or F8E4M3 where nothing is latent
   bool latent = false;         // one row of head_dim numbers a token that serves as key and as value (kv_heads is 1)
 
   std::int64_t copies() const { return latent ? 1 : 2; }
