@@ -189,10 +189,9 @@ void Decoder::forward(const nn::Step& step, nn::Runtime& rt) const {
     }
     if (i + 1 < layers_.size()) record(static_cast<std::int64_t>(i) + 1, x);
   }
-  if (step.hidden) {
-    final_norm_(pass, x, hidden, normed, hidden);
-    record(config_.layers, normed);
-  }
+  if (step.hidden || rt.observer) final_norm_(pass, x, hidden, normed, hidden);
+  if (step.hidden) record(config_.layers, normed);
+  if (rt.observer) rt.observer->see(head_.row(), nn::Observer::Place::kInput, normed, hidden, pass.tokens, hidden);
 
   // Only the rows that are sampled from go through the head; each keeps its token's arithmetic.
   const auto rows = static_cast<std::int64_t>(step.logit_rows.size());

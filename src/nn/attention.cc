@@ -138,6 +138,12 @@ void Attention::operator()(const Pass& pass, const Step& step, const RopeTable& 
       else attend(args);
     }
   });
+  if (Observer* observer = rt.observer) {
+    using enum Observer::Place;
+    observer->see(qkv_.row(), kQuery, qkv, ldqkv, pass.tokens, heads * head_dim);
+    observer->see(qkv_.row(), kKey, qkv + heads * head_dim, ldqkv, pass.tokens, kv_heads * head_dim);
+    observer->see(qkv_.row(), kValue, qkv + (heads + kv_heads) * head_dim, ldqkv, pass.tokens, kv_heads * head_dim);
+  }
   o_(pass, attended, ldattended, y, ldy);
 }
 

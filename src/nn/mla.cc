@@ -30,14 +30,16 @@ LatentAttention::Halves LatentAttention::declare_halves(const Scope& scope, cons
   const std::int64_t unit = c.nope_dim + c.value_dim, value_step = padded(c.value_dim);
   params::ParamSpec k_b{.name = "k_b_proj", .role = Role::kRouter, .split = Split::kOutputs, .pieces = {{"k_b_proj", common.heads * c.rank}}, .inputs = c.nope_dim, .unit = c.rank};
   params::ParamSpec v_b{.name = "v_b_proj", .role = Role::kRouter, .split = Split::kOutputs, .pieces = {{"v_b_proj", common.heads * value_step}}, .inputs = c.rank, .unit = value_step};
+  std::int64_t source = -1;
   if (!has_halves(scope)) {
     const std::size_t kv_b = scope.declare({.name = "kv_b_proj", .split = Split::kOutputs, .pieces = {{"kv_b_proj", common.heads * unit}}, .inputs = c.rank, .unit = unit});
+    source = static_cast<std::int64_t>(kv_b);
     k_b.role = v_b.role = Role::kDerived;
     k_b.derivation = params::Derivation{.source = kv_b, .unit = unit, .first = 0, .rows = c.nope_dim, .transposed = true};
     v_b.derivation = params::Derivation{.source = kv_b, .unit = unit, .first = c.nope_dim, .rows = c.value_dim};
   }
   const std::size_t k = scope.declare(std::move(k_b));
-  return {k, scope.declare(std::move(v_b))};
+  return {k, scope.declare(std::move(v_b)), source};
 }
 
 bool LatentAttention::has_halves(const Scope& scope) { return scope.has_tensor("k_b_proj.weight"); }
@@ -104,6 +106,9 @@ void LatentAttention::operator()(const Pass& pass, const Step& step, const RopeT
       else vector.to_bf16(row, sizes_.row_dim(), reinterpret_cast<std::uint16_t*>(slots) + slot * sizes_.row_dim());
     }
   });
+
+  if (rt.observer && halves_.kv_b >= 0)
+    rt.observer->see(static_cast<std::size_t>(halves_.kv_b), Observer::Place::kInput, a + sizes_.q_rank, lda, pass.tokens, rank);
 
   const std::int64_t ldh = heads * sizes_.value_dim;
   float* out = rt.workspace.floats(pass.tokens * ldh);

@@ -50,6 +50,7 @@ class LatentAttention {
  private:
   struct Halves {
     std::size_t k_b, v_b;  // rows of the table
+    std::int64_t kv_b;     // of what they follow from; -1: they are there themselves
   };
   static Halves declare_halves(const Scope& scope, const AttentionSizes& common, const LatentAttentionSizes& sizes);
   void absorbed(const Pass& pass, const Step& step, std::int64_t first, std::int64_t count, const std::int32_t* span_of, const float* q, std::int64_t ldq, float* heads_out, std::int64_t ldh) const;

@@ -55,6 +55,7 @@ Linear::Linear(const Scope& scope, params::ParamSpec row) : store_(scope.store()
 
 void Linear::operator()(const Pass& pass, const float* x, std::int64_t ldx, float* y, std::int64_t ldy, const quant::PrepareRows& prepare) const {
   multiply(pass, store_->matrix(weight_), x, ldx, y, ldy, prepare);
+  if (pass.runtime.observer) pass.runtime.observer->see(weight_, Observer::Place::kInput, x, ldx, pass.tokens, matrix().inputs);  // now that it is prepared
   if (bias_ < 0) return;
   const float* bias = store_->vector(static_cast<std::size_t>(bias_));
   const auto add = pass.runtime.kernels->vector->add;

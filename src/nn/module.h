@@ -70,6 +70,7 @@ class Linear {
   Linear(const Scope& scope, params::ParamSpec row);
   void operator()(const Pass& pass, const float* x, std::int64_t ldx, float* y, std::int64_t ldy, const quant::PrepareRows& prepare = {}) const;
   std::int64_t outputs() const { return outputs_; }
+  std::size_t row() const { return weight_; }  // of the parameter table
   const quant::Matrix& matrix() const { return store_->matrix(weight_); }
 
  private:
@@ -114,6 +115,7 @@ class Head {
   Head(const Scope& scope, std::string_view name, std::int64_t vocabulary, std::int64_t hidden);  // its own table
   explicit Head(const Scope& scope, const Embedding& tied);
   void operator()(const Pass& pass, const float* x, std::int64_t ldx, float* logits, std::int64_t ldy, const quant::PrepareRows& prepare = {}) const;
+  std::size_t row() const { return weight_; }
 
  private:
   const quant::ParamStore* store_;

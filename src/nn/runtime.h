@@ -6,6 +6,7 @@
 
 #include "base/thread_pool.h"
 #include "kernels/kernels.h"
+#include "nn/observer.h"
 #include "quant/apply.h"
 #include "tensor/buffer.h"
 
@@ -33,6 +34,7 @@ struct Runtime {
   quant::ComputePolicy compute;  // which arithmetic prefill and decode tokens use, per format
   Workspace workspace;
   std::vector<std::vector<std::int64_t>>* expert_tokens = nullptr;  // [layers][experts]: tokens sent to each expert are counted here, where it is wanted
+  Observer* observer = nullptr;  // is shown activations, where there is one
 };
 
 }  // namespace inflight::nn

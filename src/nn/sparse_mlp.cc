@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "quant/experts.h"
-
 namespace inflight::nn {
 namespace {
 
@@ -126,7 +124,40 @@ void SparseMlp::run_experts(Runtime& rt, bool decode, std::int64_t tokens, const
     for (std::int64_t row = first[e]; row < first[e + 1]; row += quant::kMostGroupRows)
       groups[count++] = {up_gate(e), down(e), row, std::min<std::int64_t>(first[e + 1] - row, quant::kMostGroupRows)};
   const quant::Routed routed{.x = x, .ldx = ldx, .tokens = tokens, .token_of = token_of, .weight_of = weight_of, .y = y, .ldy = ldy};
-  quant::apply_experts({groups, count}, arithmetic, routed, converted, *rt.pool, [&rt](std::size_t bytes) { return rt.workspace.bytes(bytes); });
+  const auto take = [&rt](std::size_t bytes) { return rt.workspace.bytes(bytes); };
+  if (!rt.observer) return quant::apply_experts({groups, count}, arithmetic, routed, converted, *rt.pool, take);
+  rt.observer->see(up_gate_[0], Observer::Place::kInput, x, ldx, tokens, sizes_.hidden);
+  quant::apply_experts({groups, count}, arithmetic, routed, converted, *rt.pool, take, [&](std::size_t group, const float* activated, std::int64_t ld) {
+    const auto e = std::upper_bound(first, first + experts + 1, groups[group].first) - first - 1;
+    rt.observer->see(down_[static_cast<std::size_t>(e)], Observer::Place::kInput, activated, ld, groups[group].count, sizes_.intermediate);
+  });
+  force_experts(rt, arithmetic, tokens, x, ldx, converted);
+}
+
+void SparseMlp::force_experts(Runtime& rt, const quant::ExpertArithmetic& arithmetic, std::int64_t tokens, const float* x, std::int64_t ldx, const std::byte* converted) const {
+  const std::span<const std::int32_t> forced = rt.observer->forced_experts(layer_);
+  if (forced.empty()) return;
+  const std::int64_t ldy = padded(sizes_.hidden);
+  auto* token_of = reinterpret_cast<std::int32_t*>(rt.workspace.floats(tokens));
+  float* weight_of = rt.workspace.floats(tokens);
+  float* dropped = rt.workspace.floats(tokens * ldy);
+  for (std::int64_t t = 0; t < tokens; ++t) token_of[t] = static_cast<std::int32_t>(t);
+  std::fill_n(weight_of, tokens, 0.0f);
+  std::fill_n(dropped, tokens * ldy, 0.0f);
+  const quant::Routed routed{.x = x, .ldx = ldx, .tokens = tokens, .token_of = token_of, .weight_of = weight_of, .y = dropped, .ldy = ldy};
+  std::vector<quant::ExpertRows> groups;
+  for (const std::int32_t e : forced) {
+    const auto expert = static_cast<std::size_t>(e);
+    groups.clear();
+    for (std::int64_t row = 0; row < tokens; row += quant::kMostGroupRows)
+      groups.push_back({&store_->matrix(up_gate_[expert]), &store_->matrix(down_[expert]), row, std::min(tokens - row, quant::kMostGroupRows)});
+    const std::size_t mark = rt.workspace.mark();
+    quant::apply_experts(groups, arithmetic, routed, converted, *rt.pool, [&rt](std::size_t bytes) { return rt.workspace.bytes(bytes); },
+                         [&](std::size_t group, const float* activated, std::int64_t ld) {
+                           rt.observer->see(down_[expert], Observer::Place::kInput, activated, ld, groups[group].count, sizes_.intermediate);
+                         });
+    rt.workspace.rewind(mark);
+  }
 }
 
 }  // namespace inflight::nn

@@ -5,6 +5,7 @@
 
 #include "nn/mlp.h"
 #include "nn/router.h"
+#include "quant/experts.h"
 
 namespace inflight::nn {
 
@@ -28,6 +29,8 @@ class SparseMlp {
 
  private:
   void run_experts(Runtime& rt, bool decode, std::int64_t tokens, const float* x, std::int64_t ldx, float* y, std::int64_t ldy) const;
+  // Observer::forced_experts.
+  void force_experts(Runtime& rt, const quant::ExpertArithmetic& arithmetic, std::int64_t tokens, const float* x, std::int64_t ldx, const std::byte* converted) const;
 
   SparseMlpSizes sizes_;
   std::int64_t layer_;

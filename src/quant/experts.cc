@@ -129,6 +129,10 @@ class Region {
 
   std::int64_t tasks() const { return count_; }
 
+  void show(const SeeActivated& see) const {
+    for (std::size_t g = 0; g < groups_.size(); ++g) see(g, activated_ + groups_[g].first * activated_stride_, activated_stride_);
+  }
+
   // Tasks are taken in order, and each needs none but earlier ones: one that is waited for is in work.
   void work(int worker) {
     float* panels = panels_ + worker * worker_floats_;
@@ -241,10 +245,11 @@ void ExpertArithmetic::convert(const float* x, std::int64_t ldx, std::int64_t be
 }
 
 void apply_experts(std::span<const ExpertRows> groups, const ExpertArithmetic& arithmetic, const Routed& routed, const std::byte* converted, ThreadPool& pool,
-                   const std::function<std::byte*(std::size_t)>& take) {
+                   const std::function<std::byte*(std::size_t)>& take, const SeeActivated& see) {
   if (groups.empty()) return;
   Region region(groups, arithmetic, routed, converted, pool.threads(), take);
   pool.run([&](int worker) { region.work(worker); });
+  if (see) region.show(see);
 }
 
 }  // namespace inflight::quant

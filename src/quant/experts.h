@@ -44,10 +44,13 @@ struct ExpertArithmetic {
   void convert(const float* x, std::int64_t ldx, std::int64_t begin, std::int64_t end, std::byte* converted) const;
 };
 
+// Shown what a group's down multiplies, once the region is over: [count, ld] of its rows, intermediate columns used.
+using SeeActivated = std::function<void(std::size_t group, const float* activated, std::int64_t ld)>;
+
 // One parallel region over all groups, whose tasks wait for those before them that they need and for nothing else. Groups in the order in which a
 // token's experts are to be added up; all matrices have the same sizes. What is added to a row of y depends on its token, experts and weights alone: bits do
 // not change with the other tokens or with threads. take(bytes) returns 64-byte aligned scratch that lasts until the end of the call.
 void apply_experts(std::span<const ExpertRows> groups, const ExpertArithmetic& arithmetic, const Routed& routed, const std::byte* converted, ThreadPool& pool,
-                   const std::function<std::byte*(std::size_t)>& take);
+                   const std::function<std::byte*(std::size_t)>& take, const SeeActivated& see = {});
 
 }  // namespace inflight::quant
