@@ -56,6 +56,10 @@ Result<std::optional<FormSource>> Forms::find(std::string_view weight, std::int6
     }
     source.form = choice->form;
     source.settings = choice->settings;
+    if (source.form == &quant::paddle_fp8_form()) {  // one scale, or one an output (experts, by newer tools): the tensor itself says which
+      const auto* scale = checkpoint_->find(source.base + ".weight_scale");
+      if (scale && scale->info.elements() == outputs) source.settings.group_rows = 1;
+    }
   } else {
     return std::nullopt;
   }

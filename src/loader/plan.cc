@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <map>
 #include <unordered_map>
+#include <unordered_set>
 
+#include "loader/activation_scales.h"
 #include "loader/chunk.h"
 #include "quant/derive.h"
 
@@ -255,11 +257,17 @@ Result<LoadPlan> plan_load(const Checkpoint& checkpoint, const params::ParamTabl
     return fail(Code::kCorrupt, "{}: {} of the {} tensors that the model needs are missing:{}\n  hint: an incomplete download, or config.json of another model?",
                 checkpoint.folder(), missing.size(), needs.size(), name_list(missing));
 
+  std::unordered_set<int> activation_scales;
+  for (const ScaleTensor& scale : scale_tensors(checkpoint, table, {&checkpoint.config(), checkpoint.config_path()})) activation_scales.insert(scale.tensor);
   std::vector<std::string> unexpected;
   for (std::size_t t = 0; t < checkpoint.tensors().size(); ++t) {
     const Tensor& tensor = checkpoint.tensors()[t];
     const auto found = needs_by_tensor.find(tensor.info.name);
     if (found == needs_by_tensor.end()) {
+      if (activation_scales.contains(static_cast<int>(t))) {
+        ++plan.tensors_loaded;
+        continue;
+      }
       const auto rule = std::ranges::find_if(table.ignored, [&](const params::IgnoreRule& r) { return ::fnmatch(r.pattern.c_str(), tensor.info.name.c_str(), 0) == 0; });
       if (rule != table.ignored.end()) plan.ignored.push_back(fmt::format("{} ({})", tensor.info.name, rule->reason));
       else unexpected.push_back(fmt::format("{} {}", tensor.info.name, shape_text(tensor.info.shape)));

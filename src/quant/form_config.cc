@@ -9,7 +9,7 @@ namespace inflight::quant {
 namespace {
 
 constexpr std::string_view kSupported =
-    "gptq, awq (gemm), compressed-tensors (pack-quantized, int-quantized, float-quantized, naive-quantized), fp8, fbgemm_fp8, and PaddlePaddle's wint8 and wint4\n"
+    "gptq, awq (gemm), compressed-tensors (pack-quantized, int-quantized, float-quantized, naive-quantized), fp8, fbgemm_fp8, and PaddlePaddle's wint8, wint4 and tensor_wise_fp8\n"
     "  hint: take the model in one of these, or its unquantized checkpoint with --quantization";
 
 // The class that Python tools give a module.
@@ -50,6 +50,7 @@ struct Group {
   FormSettings settings;
   bool plain = false;
   std::vector<Rule> targets;
+  const StoredForm* form = nullptr;  // nullptr: that of all groups
 };
 
 Result<std::vector<std::string>> names_in(const JsonView& view, std::string_view key) {
@@ -221,9 +222,15 @@ Result<bool> read_paddle(const JsonView& view, Rules& rules) {
   const auto add = [&](std::string_view key, std::string name, const char* targets) -> Result<void> {
     Group group{.settings = {}, .plain = name.empty(), .targets = {}};
     if (name == "weight_only") name = TRY(view.string_or("algo", "weight_only_int8")) == "weight_only_int4" ? "wint4" : "wint8";
-    if (!group.plain && name != "wint8" && name != "wint4") return fail(Code::kUnsupported, "{}: \"{}\" is \"{}\", which is not read; read are {}", view.where, key, name, kSupported);
-    TRY(set_bits(view, key, name == "wint4" ? 4 : 8, group.settings));
-    group.settings.interleaved = true;
+    if (!group.plain && name != "wint8" && name != "wint4" && name != "tensor_wise_fp8")
+      return fail(Code::kUnsupported, "{}: \"{}\" is \"{}\", which is not read; read are {}", view.where, key, name, kSupported);
+    if (name == "tensor_wise_fp8") {
+      group.form = &paddle_fp8_form();
+      group.settings = {.kind = CodeKind::kE4M3, .bits = 8, .group = 0, .group_rows = 0, .order = {}};
+    } else {
+      TRY(set_bits(view, key, name == "wint4" ? 4 : 8, group.settings));
+      group.settings.interleaved = true;
+    }
     group.targets.push_back({.kind = Rule::kPattern, .text = targets, .pattern = TRY(NamePattern::parse(targets))});
     rules.groups.push_back(std::move(group));
     return {};
@@ -367,7 +374,7 @@ Result<std::optional<FormChoice>> FormConfig::choice(std::string_view module) co
   if (!rules.only.empty() && std::ranges::none_of(rules.only, [&](const std::string& end) { return module == end || module.ends_with("." + end); })) return std::nullopt;
   if (rules.by_target) {
     const Group* group = group_for(rules, module);
-    return group && !group->plain ? std::optional(FormChoice{rules.form, group->settings}) : std::nullopt;
+    return group && !group->plain ? std::optional(FormChoice{group->form ? group->form : rules.form, group->settings}) : std::nullopt;
   }
   if (class_of(module) == "Embedding") return std::nullopt;
   const Override* found = nullptr;

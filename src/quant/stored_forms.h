@@ -51,6 +51,7 @@ const StoredForm& awq_form();
 const StoredForm& compressed_form();        // compressed-tensors, every format of it that is read
 const StoredForm& fp8_form();               // FP8 of transformers, DeepSeek and AutoFP8: blocks, outputs or whole matrices
 const StoredForm& paddle_form();            // PaddlePaddle's weight-only int8 and int4
+const StoredForm& paddle_fp8_form();        // PaddlePaddle's tensor_wise_fp8; settings.group_rows 1: one scale an output
 const StoredForm& gguf_form();              // blocks of a GGUF file, by the tensor's dtype
 FormSettings gguf_settings(DType block);
 
