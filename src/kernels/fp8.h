@@ -14,8 +14,9 @@ namespace inflight::kernels {
 // pairs [16 rows][2] that BF16 dot instructions take. No code is NaN.
 // scales f32, per channel [panels][16] or per group [panels][groups][16], group a multiple of 16 up to kMostFp8Group; never FP16. The scale of a block of rows stands in each of them.
 inline constexpr std::int64_t kMostFp8Group = 256;
-constexpr std::int64_t e4m3_panel_bytes(std::int64_t inputs) { return (inputs + 3) / 4 * 64; }
-constexpr std::int64_t e4m3_place(std::int64_t k, std::int64_t row) { return k / 4 * 64 + row / 4 * 16 + k % 4 / 2 * 8 + row % 4 * 2 + k % 2; }
+// static: what a stronger instruction set compiles of them stays its own.
+static constexpr std::int64_t e4m3_panel_bytes(std::int64_t inputs) { return (inputs + 3) / 4 * 64; }
+static constexpr std::int64_t e4m3_place(std::int64_t k, std::int64_t row) { return k / 4 * 64 + row / 4 * 16 + k % 4 / 2 * 8 + row % 4 * 2 + k % 2; }
 
 struct Fp8Kernels {
   // Each fills lanes [lane, lane + rows) of one panel, padding past K included, and touches no byte of other lanes.
