@@ -121,6 +121,13 @@ struct LinearKernels {
   void (*quantize_grouped)(const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t inputs, std::int64_t group, std::int64_t begin, std::int64_t end, void* out);
   void (*gemm_u8_grouped)(const Weight& w, const void* activations, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy);
   void (*gemm_u4_grouped)(const Weight& w, const void* activations, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy);
+
+  // Prompt tokens that several products take, each beside others: a token is quantized by itself, into token_bytes() bytes at a multiple of 64 bytes, and copied.
+  std::size_t (*token_bytes)(std::int64_t inputs, std::int64_t group);
+  void (*quantize_token)(const float* x, std::int64_t inputs, std::int64_t group, void* token);
+  // The same memory as quantize_grouped of `count` rows makes of [begin, end), ranges as there: row r is the token rows[r] of those `stride` bytes apart.
+  void (*gather_grouped)(const void* tokens, std::int64_t stride, std::int64_t inputs, std::int64_t group, const std::int32_t* rows, std::int64_t count, std::int64_t begin,
+                         std::int64_t end, void* out);
 };
 
 // ---------------------------------------------------------------- everything between the products

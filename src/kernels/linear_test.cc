@@ -357,5 +357,40 @@ TEST_F(LinearTest, int8_products_do_not_saturate) {
     for (const Kind kind : {Kind::kU8, Kind::kU4}) check_int8(kind, form, large, true);
 }
 
+// Tokens quantized apart and gathered, some of them more than once, are the rows quantized together: the same memory, bytes that neither writes included.
+TEST_F(LinearTest, gathered_prompt_tokens_have_the_memory_of_quantized_rows) {
+  constexpr std::int64_t kTokens = 37;
+  for (const auto& [inputs, group] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+           {1, 0}, {8, 0}, {63, 0}, {64, 0}, {136, 0}, {1500, 0}, {2048, 0}, {3333, 0}, {40, 8}, {129, 16}, {2048, 16}, {100, 24}, {1025, 128}, {2048, 128}, {3210, 512}}) {
+    SCOPED_TRACE(fmt::format("K {} group {}", inputs, group));
+    const std::int64_t ldx = inputs + 3;
+    std::vector<float> x = inputs_of<float>({.tokens = kTokens, .outputs = 0, .inputs = inputs, .group = group, .fp16 = false}, ldx);
+    for (std::int64_t t = 0; t < kTokens; ++t) {  // values that stand out: none, in a place that tokens share, in places of their own, many
+      float* row = x.data() + t * ldx;
+      if (t % 5 == 1) row[inputs / 3] *= 60;
+      if (t % 5 == 2) row[t * 101 % inputs] = 50;
+      for (std::int64_t k = t % 11; k < inputs && t % 5 == 3; k += 11 + t) row[k] *= 9;
+      if (t == 9) std::fill_n(row, inputs, 0.0f);
+    }
+    const auto stride = static_cast<std::int64_t>(linear->token_bytes(inputs, group)) + 64;
+    const Aligned tokens = aligned(static_cast<std::size_t>(stride * kTokens), 0x77);
+    for (std::int64_t t = 0; t < kTokens; ++t) linear->quantize_token(x.data() + t * ldx, inputs, group, tokens.get() + t * stride);
+    for (std::int64_t count = 1; count <= 70; count += inputs > 1000 && count > 10 ? 7 : 1) {
+      std::vector<std::int32_t> rows(static_cast<std::size_t>(count));
+      std::vector<float> gathered(static_cast<std::size_t>(count * inputs));
+      for (std::int64_t r = 0; r < count; ++r) {
+        rows[r] = static_cast<std::int32_t>(rng() % kTokens);
+        std::copy_n(x.begin() + rows[r] * ldx, inputs, gathered.begin() + r * inputs);
+      }
+      const Aligned expected = quantized(Form::kGrouped, gathered, inputs, count, inputs, group);
+      const std::size_t bytes = linear->grouped_bytes(count, inputs, group);
+      const Aligned actual = aligned(bytes, 0x33);
+      for (std::int64_t begin = (count - 1) / 16 * 16; begin >= 0; begin -= 16)
+        linear->gather_grouped(tokens.get(), stride, inputs, group, rows.data(), count, begin, std::min(begin + 16, count), actual.get());
+      ASSERT_EQ(std::memcmp(actual.get(), expected.get(), bytes), 0) << count << " rows";
+    }
+  }
+}
+
 }  // namespace
 }  // namespace inflight::kernels

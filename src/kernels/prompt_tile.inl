@@ -9,6 +9,7 @@
 //   counts  int32 [blocks]                  how many those are
 //   sums    int32 [groups][R]               -8 * (sum of a token's integers in a group of the weights, or of all)
 //   scales  f32   [R]
+// A token that is quantized by itself, to be copied into such records, is one with R = 1.
 struct WideQuad {
   std::uint8_t quad, group;  // quad and weights' group within the block of K
 };
@@ -18,19 +19,19 @@ struct PromptLayout {
   std::int64_t block, blocks, groups;
   std::int64_t low_bytes, high_at, wide_at, counts_at, sums_at, scales_at, tile_bytes;
 
-  PromptLayout(std::int64_t inputs, std::int64_t group) {
+  PromptLayout(std::int64_t inputs, std::int64_t group, std::int64_t tokens = kGroupedTokens) {
     const std::int64_t quads = (inputs + 7) / 8 * 2;
     width = group == 0 ? inputs : group;
     block = group == 0 ? kPromptBlock : kPromptBlock / group * group;
     blocks = (inputs + block - 1) / block;
     groups = (inputs + width - 1) / width;
-    low_bytes = quads * kGroupedTokens * 4;
+    low_bytes = quads * tokens * 4;
     high_at = low_bytes;
     wide_at = 2 * low_bytes;
     counts_at = (wide_at + quads * static_cast<std::int64_t>(sizeof(WideQuad)) + 3) / 4 * 4;
     sums_at = counts_at + blocks * 4;
-    scales_at = sums_at + groups * kGroupedTokens * 4;
-    tile_bytes = (scales_at + kGroupedTokens * 4 + 63) / 64 * 64;
+    scales_at = sums_at + groups * tokens * 4;
+    tile_bytes = (scales_at + tokens * 4 + 63) / 64 * 64;
   }
 };
 

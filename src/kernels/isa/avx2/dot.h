@@ -232,6 +232,21 @@ LANES_INLINE void store_bytes(void* p, Ints x) {
   const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xd8);
   _mm_storeu_si128(static_cast<__m128i*>(p), _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
 }
+LANES_INLINE void store_quads(void* p, const Ints (&q)[1]) { store_bytes(p, q[0]); }  // of one token
+LANES_INLINE void store_columns(void* p, __m256i x0, __m256i x1, __m256i x2, __m256i x3) {
+  const __m256i a = _mm256_unpacklo_epi32(x0, x1), b = _mm256_unpackhi_epi32(x0, x1), c = _mm256_unpacklo_epi32(x2, x3), d = _mm256_unpackhi_epi32(x2, x3);
+  const __m256i y0 = _mm256_unpacklo_epi64(a, c), y1 = _mm256_unpackhi_epi64(a, c), y2 = _mm256_unpacklo_epi64(b, d), y3 = _mm256_unpackhi_epi64(b, d);
+  auto* to = static_cast<__m256i*>(p);
+  _mm256_storeu_si256(to, _mm256_permute2x128_si256(y0, y1, 0x20));
+  _mm256_storeu_si256(to + 1, _mm256_permute2x128_si256(y2, y3, 0x20));
+  _mm256_storeu_si256(to + 2, _mm256_permute2x128_si256(y0, y1, 0x31));
+  _mm256_storeu_si256(to + 3, _mm256_permute2x128_si256(y2, y3, 0x31));
+}
+// Columns of kGroupedTokens rows of 32 bits, one after the other.
+LANES_INLINE void store_columns(void* p, const Ints (&x)[4]) {
+  store_columns(p, x[0].a, x[1].a, x[2].a, x[3].a);
+  store_columns(static_cast<char*>(p) + 128, x[0].b, x[1].b, x[2].b, x[3].b);
+}
 
 // ---------------------------------------------------------------- packing
 LANES_INLINE Ints maximum_bits(Ints most, Lanes x) {

@@ -129,6 +129,28 @@ LANES_INLINE void store_quads(void* p, const Ints (&q)[8]) {
   _mm512_storeu_si512(static_cast<char*>(p) + 64, _mm512_permutex2var_epi64(a, _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15), b));
 }
 LANES_INLINE void store_bytes(void* p, Ints x) { _mm_storeu_si128(static_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x)); }
+LANES_INLINE void store_quads(void* p, const Ints (&q)[1]) { store_bytes(p, q[0]); }  // of one token
+// Columns of kGroupedTokens rows of 32 bits, one after the other.
+LANES_INLINE void store_columns(void* p, const Ints (&x)[8]) {
+  Ints half[2][4];  // [rows 0 to 3, 4 to 7][c]: columns 4 * i + c in 128-bit lane i
+  for (int h = 0; h < 2; ++h) {
+    const Ints* y = x + h * 4;
+    const Ints a = _mm512_unpacklo_epi32(y[0], y[1]), b = _mm512_unpackhi_epi32(y[0], y[1]), c = _mm512_unpacklo_epi32(y[2], y[3]), d = _mm512_unpackhi_epi32(y[2], y[3]);
+    half[h][0] = _mm512_unpacklo_epi64(a, c);
+    half[h][1] = _mm512_unpackhi_epi64(a, c);
+    half[h][2] = _mm512_unpacklo_epi64(b, d);
+    half[h][3] = _mm512_unpackhi_epi64(b, d);
+  }
+  auto* to = static_cast<char*>(p);
+  for (int i = 0; i < 2; ++i) {  // columns 4 * lane + 2 * i and the next, of all lanes
+    const Ints even0 = _mm512_shuffle_i32x4(half[0][2 * i], half[1][2 * i], 0x88), even1 = _mm512_shuffle_i32x4(half[0][2 * i + 1], half[1][2 * i + 1], 0x88);
+    const Ints odd0 = _mm512_shuffle_i32x4(half[0][2 * i], half[1][2 * i], 0xdd), odd1 = _mm512_shuffle_i32x4(half[0][2 * i + 1], half[1][2 * i + 1], 0xdd);
+    _mm512_storeu_si512(to + i * 64, _mm512_shuffle_i32x4(even0, even1, 0x88));
+    _mm512_storeu_si512(to + i * 64 + 128, _mm512_shuffle_i32x4(odd0, odd1, 0x88));
+    _mm512_storeu_si512(to + i * 64 + 256, _mm512_shuffle_i32x4(even0, even1, 0xdd));
+    _mm512_storeu_si512(to + i * 64 + 384, _mm512_shuffle_i32x4(odd0, odd1, 0xdd));
+  }
+}
 
 // ---------------------------------------------------------------- packing
 LANES_INLINE Ints maximum_bits(Ints most, Lanes x) { return _mm512_max_epu32(most, _mm512_castps_si512(_mm512_abs_ps(x))); }

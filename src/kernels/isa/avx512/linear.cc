@@ -24,6 +24,9 @@ const LinearKernels linear_avx512{
     .quantize_grouped = quantize_grouped,
     .gemm_u8_grouped = gemm_grouped<8>,
     .gemm_u4_grouped = gemm_grouped<4>,
+    .token_bytes = prompt_token_bytes,
+    .quantize_token = quantize_token,
+    .gather_grouped = gather_grouped,
 };
 
 }  // namespace inflight::kernels

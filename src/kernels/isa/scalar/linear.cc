@@ -127,9 +127,9 @@ void gemm_int8(const Weight& w, const void* activations, std::int64_t tokens, st
 }
 
 // Prompt activations here: per token the scale, then q int16 [K], up to a multiple of 64 bytes.
-std::int64_t prompt_token_bytes(std::int64_t inputs) { return (4 + 2 * inputs + 63) / 64 * 64; }
+std::size_t prompt_token_bytes(std::int64_t inputs, std::int64_t = 0) { return static_cast<std::size_t>((4 + 2 * inputs + 63) / 64 * 64); }
 
-std::size_t grouped_bytes(std::int64_t tokens, std::int64_t inputs, std::int64_t) { return static_cast<std::size_t>(tokens * prompt_token_bytes(inputs)); }
+std::size_t grouped_bytes(std::int64_t tokens, std::int64_t inputs, std::int64_t) { return static_cast<std::size_t>(tokens) * prompt_token_bytes(inputs); }
 
 float clipped_rms(const float* row, std::int64_t inputs, float bound) {
   float squares[16] = {}, sum = 0;
@@ -144,7 +144,7 @@ float clipped_rms(const float* row, std::int64_t inputs, float bound) {
 void quantize_grouped(const float* x, std::int64_t ldx, std::int64_t, std::int64_t inputs, std::int64_t, std::int64_t begin, std::int64_t end, void* out) {
   for (std::int64_t t = begin; t < end; ++t) {
     const float* row = x + t * ldx;
-    char* token = static_cast<char*>(out) + t * prompt_token_bytes(inputs);
+    char* token = static_cast<char*>(out) + static_cast<std::size_t>(t) * prompt_token_bytes(inputs);
     auto* codes = reinterpret_cast<std::int16_t*>(token + 4);
     float absmax = 0;
     for (std::int64_t k = 0; k < inputs; ++k)
@@ -162,11 +162,19 @@ void quantize_grouped(const float* x, std::int64_t ldx, std::int64_t, std::int64
   }
 }
 
+void quantize_token(const float* x, std::int64_t inputs, std::int64_t group, void* token) { quantize_grouped(x, inputs, 1, inputs, group, 0, 1, token); }
+
+void gather_grouped(const void* tokens, std::int64_t stride, std::int64_t inputs, std::int64_t, const std::int32_t* rows, std::int64_t, std::int64_t begin, std::int64_t end, void* out) {
+  const std::size_t bytes = prompt_token_bytes(inputs);
+  for (std::int64_t r = begin; r < end; ++r)
+    std::memcpy(static_cast<char*>(out) + static_cast<std::size_t>(r) * bytes, static_cast<const char*>(tokens) + rows[r] * stride, 4 + static_cast<std::size_t>(inputs) * 2);
+}
+
 template <auto kWeightAt>
 void gemm_grouped(const Weight& w, const void* activations, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy) {
   const std::int64_t width = group_width(w);
   for (std::int64_t t = 0; t < tokens; ++t) {
-    const char* token = static_cast<const char*>(activations) + t * prompt_token_bytes(w.inputs);
+    const char* token = static_cast<const char*>(activations) + static_cast<std::size_t>(t) * prompt_token_bytes(w.inputs);
     const auto* codes = reinterpret_cast<const std::int16_t*>(token + 4);
     float scale_x;
     std::memcpy(&scale_x, token, 4);
@@ -201,6 +209,9 @@ const LinearKernels linear_scalar{
     .quantize_grouped = quantize_grouped,
     .gemm_u8_grouped = gemm_grouped<u8_weight>,
     .gemm_u4_grouped = gemm_grouped<u4_weight>,
+    .token_bytes = prompt_token_bytes,
+    .quantize_token = quantize_token,
+    .gather_grouped = gather_grouped,
 };
 
 }  // namespace inflight::kernels
