@@ -12,6 +12,20 @@ enum Tensors { kCodes, kZeros, kScales };
 // Outputs 0, 2, 4, 6, 1, 3, 5, 7 of eight lie in nibbles 0 to 7.
 int nibble_of(std::int64_t output) { return static_cast<int>(output % 8 / 2 + output % 2 * 4); }
 
+// Byte j of word i and byte i of word j change places.
+void transpose(std::uint64_t (&words)[8]) {
+  constexpr std::uint64_t kLow[3] = {0x00ff00ff00ff00ff, 0x0000ffff0000ffff, 0x00000000ffffffff};
+  for (int step = 0; step < 3; ++step) {
+    const int apart = 1 << step;
+    for (int i = 0; i < 8; ++i) {
+      if (i & apart) continue;
+      const std::uint64_t change = (words[i] >> (8 * apart) ^ words[i + apart]) & kLow[step];
+      words[i + apart] ^= change;
+      words[i] ^= change << (8 * apart);
+    }
+  }
+}
+
 Result<std::vector<FormTensor>> tensors(const FormSettings& settings, std::int64_t outputs, std::int64_t inputs) {
   const std::int64_t groups = settings.group == 0 ? 1 : (inputs + settings.group - 1) / settings.group;
   if (outputs % 8 != 0) return fail(Code::kUnsupported, "AWQ holds 8 outputs in a word; a matrix [{}, {}] has {}", outputs, inputs, outputs);
@@ -37,20 +51,10 @@ Result<void> take_apart(const FormSettings&, std::span<const FormBytes> bytes, s
     const std::byte* from = codes.data + at / 8 * 4;
     for (std::int64_t k = 0; k < parts.inputs; k += 8) {
       const std::int64_t inputs = std::min<std::int64_t>(8, parts.inputs - k);
-      std::uint8_t block[8][8] = {};  // [input][nibble]
-      for (std::int64_t i = 0; i < inputs; ++i) {
-        const std::uint64_t spread = spread_nibbles(word_at(from + (k + i) * codes.stride));
-        std::memcpy(block[i], &spread, 8);
-      }
-      for (int o = 0; o < count; ++o) {
-        std::uint8_t* out = parts.codes + (r + o) * parts.inputs + k;
-        const int nibble = nibble_of(in_word + o);
-        if (inputs == 8) {
-          for (int i = 0; i < 8; ++i) out[i] = block[i][nibble];
-        } else {
-          for (std::int64_t i = 0; i < inputs; ++i) out[i] = block[i][nibble];
-        }
-      }
+      std::uint64_t block[8] = {};  // of an input, its nibbles in bytes; then of a nibble, its inputs
+      for (std::int64_t i = 0; i < inputs; ++i) block[i] = spread_nibbles(word_at(from + (k + i) * codes.stride));
+      transpose(block);
+      for (int o = 0; o < count; ++o) std::memcpy(parts.codes + (r + o) * parts.inputs + k, &block[nibble_of(in_word + o)], static_cast<std::size_t>(inputs));
     }
     r += count;
   }

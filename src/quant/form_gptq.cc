@@ -1,4 +1,6 @@
 // GPTQ: codes and zero points of eight (four) inputs or outputs in a 32-bit word, groups in the order of `g_idx`. Bytes: docs/formats/gptq.md.
+#include <algorithm>
+
 #include "quant/form_bytes.h"
 #include "quant/stored_forms.h"
 
@@ -34,22 +36,26 @@ Result<void> take_apart(const FormSettings& settings, std::span<const FormBytes>
       }
   }
 
+  // Words of neighbouring outputs share cache lines: some inputs of every row before the next inputs.
   const FormBytes& codes = bytes[kCodes];
-  std::vector<std::uint8_t> scratch;
-  for (int r = 0; r < parts.rows; ++r) {
-    std::uint8_t* row = natural_row(r, parts, scratch);
-    const std::byte* from = codes.data + (first + r - codes.origin) * 4;
-    for (std::int64_t i = 0; i < words; ++i) {
-      const std::uint32_t word = word_at(from + i * codes.stride);
-      if (bits == 4) {
-        const std::uint64_t spread = spread_nibbles(word);
-        std::memcpy(row + i * 8, &spread, 8);
-      } else {
-        std::memcpy(row + i * 4, &word, 4);
+  std::vector<std::uint8_t> scratch(parts.order ? static_cast<std::size_t>(parts.rows * parts.inputs) : 0);
+  std::uint8_t* natural = parts.order ? scratch.data() : parts.codes;
+  constexpr std::int64_t kBlock = 32;
+  for (std::int64_t block = 0; block < words; block += kBlock)
+    for (int r = 0; r < parts.rows; ++r) {
+      std::uint8_t* row = natural + r * parts.inputs;
+      const std::byte* from = codes.data + (first + r - codes.origin) * 4;
+      for (std::int64_t i = block; i < std::min(block + kBlock, words); ++i) {
+        const std::uint32_t word = word_at(from + i * codes.stride);
+        if (bits == 4) {
+          const std::uint64_t spread = spread_nibbles(word);
+          std::memcpy(row + i * 8, &spread, 8);
+        } else {
+          std::memcpy(row + i * 4, &word, 4);
+        }
       }
     }
-    put_codes(row, r, parts);
-  }
+  for (int r = 0; r < parts.rows; ++r) put_codes(natural + r * parts.inputs, r, parts);
   return {};
 }
 
