@@ -10,6 +10,7 @@
 #include "cli/format.h"
 #include "cli/interrupt.h"
 #include "loader/export.h"
+#include "text/gguf_tokenizer.h"
 
 namespace inflight::cli {
 namespace {
@@ -24,12 +25,15 @@ Result<int> run(const Arguments& arguments) {
   TRY(check(arguments.model));
   TRY(checkpoint::OutputFolder::create(arguments.output));  // and removed again: a bad --output shows before minutes of loading
   const std::unique_ptr<engine::OpenedModel> opened = TRY(open_with_progress(arguments.model));
+  std::vector<std::pair<std::string, std::string>> companions;
+  if (text::is_gguf_file(opened->folder)) companions = TRY(text::gguf_companions(opened->folder));
   const auto start = std::chrono::steady_clock::now();
   loader::ExportReport written;
   {
     const InterruptGuard guard(/*hard_second=*/false, /*termination=*/true);
     ProgressBar bar("writing");
-    written = TRY(loader::export_model(opened->folder, opened->table, opened->store, arguments.output, [&bar](std::int64_t done, std::int64_t total) { return bar.bytes(done, total), !interrupted(); }));
+    written = TRY(loader::export_model(opened->folder, opened->table, opened->store, arguments.output, [&bar](std::int64_t done, std::int64_t total) { return bar.bytes(done, total), !interrupted(); },
+                                       std::int64_t{5} << 30, companions));
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   note("wrote {}: {} in {} file{}, {} ({})", arguments.output, human_bytes(written.bytes), written.files, written.files == 1 ? "" : "s", human_seconds(seconds),

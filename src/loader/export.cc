@@ -5,9 +5,11 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <optional>
 
 #include "base/file.h"
 #include "base/json.h"
+#include "checkpoint/gguf_model.h"
 #include "checkpoint/safetensors_writer.h"
 #include "quant/matrix.h"
 
@@ -169,17 +171,31 @@ Result<void> copy_companions(const std::string& from, const std::string& to) {
   return {};
 }
 
-Result<void> write_json(const std::string& path, const Json& json) {
-  const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+Result<void> write_text(const std::string& path, const std::string& text) {
   OutputFile file = TRY(OutputFile::create(path));
   TRY(file.write(text.data(), text.size()));
   return file.commit();
+}
+Result<void> write_json(const std::string& path, const Json& json) { return write_text(path, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"); }
+
+// config.json, and what lies beside it, of a folder or of a GGUF file.
+struct Source {
+  std::string path;
+  bool gguf = false;
+  Json config;
+  std::optional<Json> generation_config;  // of a GGUF file
+};
+Result<Source> read_source(const std::string& path) {
+  if (!checkpoint::is_gguf_path(path) || is_directory(path)) return Source{.path = path, .config = TRY(read_json_file(path + "/config.json"))};
+  checkpoint::GgufModel model = TRY(checkpoint::open_gguf(path));
+  return Source{path, true, std::move(model.config), std::move(model.generation_config)};
 }
 
 }  // namespace
 
 Result<ExportReport> export_model(const std::string& source_folder, const params::ParamTable& table, const quant::ParamStore& store,
-                                  const std::string& output_folder, const Progress& progress, std::int64_t max_shard_bytes) {
+                                  const std::string& output_folder, const Progress& progress, std::int64_t max_shard_bytes,
+                                  const std::vector<std::pair<std::string, std::string>>& companions) {
   const std::vector<Output> outputs = TRY(list_outputs(table, store));
   std::vector<std::vector<const Output*>> shards(1);
   std::int64_t total = 0, in_shard = 0;
@@ -193,7 +209,8 @@ Result<ExportReport> export_model(const std::string& source_folder, const params
     total += output.bytes;
   }
 
-  Json config = TRY(read_json_file(source_folder + "/config.json"));
+  Source source = TRY(read_source(source_folder));
+  Json& config = source.config;
   Json quantization = describe(table, store);
   if (!quantization.is_null()) config["quantization_config"] = std::move(quantization);
   else config.erase("quantization_config");
@@ -217,7 +234,9 @@ Result<ExportReport> export_model(const std::string& source_folder, const params
     TRY(writer.commit());
   }
   if (shards.size() > 1) TRY(write_json(folder.path() + "/model.safetensors.index.json", {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(weight_map)}}));
-  TRY(copy_companions(source_folder, folder.path()));
+  if (!source.gguf) TRY(copy_companions(source_folder, folder.path()));
+  if (source.generation_config) TRY(write_json(folder.path() + "/generation_config.json", *source.generation_config));
+  for (const auto& [name, text] : companions) TRY(write_text(folder.path() + "/" + name, text));
   TRY(write_json(folder.path() + "/config.json", config));
   TRY(folder.commit());
   return ExportReport{total, static_cast<int>(shards.size())};

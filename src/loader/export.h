@@ -3,6 +3,8 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/result.h"
 #include "loader/load.h"
@@ -17,9 +19,9 @@ struct ExportReport {
 };
 
 // source_folder: where config.json, tokenizer and the like are copied from. The output folder appears complete or not at all
-// (see checkpoint::OutputFolder); kCancelled: `progress` said false. Weights are cut into files of at most max_shard_bytes.
+// (see checkpoint::OutputFolder). A GGUF file in its place gives config.json and sampling defaults; the rest is `companions` (name, content). kCancelled: `progress` said false. Weights are cut into files of at most max_shard_bytes.
 Result<ExportReport> export_model(const std::string& source_folder, const params::ParamTable& table, const quant::ParamStore& store,
                                   const std::string& output_folder, const Progress& progress = {},
-                                  std::int64_t max_shard_bytes = std::int64_t{5} << 30);
+                                  std::int64_t max_shard_bytes = std::int64_t{5} << 30, const std::vector<std::pair<std::string, std::string>>& companions = {});
 
 }  // namespace inflight::loader

@@ -267,4 +267,18 @@ Result<GgufChatTemplate> read_gguf_chat_template(const std::string& path) {
   return chat;
 }
 
+Result<std::vector<std::pair<std::string, std::string>>> gguf_companions(const std::string& path) {
+  GgufTokenizer tokenizer = TRY(read_gguf_tokenizer(path));
+  GgufChatTemplate chat = TRY(read_gguf_chat_template(path));
+  const SpecialTokenNames& names = tokenizer.names;
+  OrderedJson config = {{"tokenizer_class", "PreTrainedTokenizerFast"}, {"clean_up_tokenization_spaces", false}};
+  for (const auto& [key, text] : {std::pair("bos_token", names.bos), std::pair("eos_token", names.eos), std::pair("unk_token", names.unk), std::pair("pad_token", names.pad)})
+    if (!text.empty()) config[key] = text;
+  if (chat.has_tool_use) config["chat_template"] = OrderedJson::array({{{"name", "default"}, {"template", chat.main}}, {{"name", "tool_use"}, {"template", chat.tool_use}}});
+  std::vector<std::pair<std::string, std::string>> files = {{"tokenizer.json", std::move(tokenizer.json)},
+                                                            {"tokenizer_config.json", config.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n"}};
+  if (chat.found && !chat.has_tool_use) files.emplace_back("chat_template.jinja", std::move(chat.main));
+  return files;
+}
+
 }  // namespace inflight::text

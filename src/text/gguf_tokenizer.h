@@ -4,6 +4,8 @@
 // scores as in transformers' converter). Where the file carries a whole tokenizer.json (tokenizer.huggingface.json), that is taken.
 #pragma once
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/json.h"
 #include "base/result.h"
@@ -28,5 +30,8 @@ bool is_gguf_file(const std::string& path);  // a regular file whose name ends i
 // kNotFound: the file has no tokenizer. kUnsupported: a kind that is not read, by name, with those that are. kCorrupt: its parts contradict each other.
 Result<GgufTokenizer> read_gguf_tokenizer(const std::string& path);
 Result<GgufChatTemplate> read_gguf_chat_template(const std::string& path);
+
+// The files of a model folder that say the same: name and content of tokenizer.json, tokenizer_config.json and, where there is a template, chat_template.jinja.
+Result<std::vector<std::pair<std::string, std::string>>> gguf_companions(const std::string& path);
 
 }  // namespace inflight::text
