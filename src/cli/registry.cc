@@ -9,6 +9,7 @@ Action declare_logits(CLI::App& app);
 Action declare_eval(CLI::App& app);
 Action declare_bench(CLI::App& app);
 Action declare_convert(CLI::App& app);
+Action declare_calibrate(CLI::App& app);
 
 std::span<const Command> commands() {
   static constexpr Command kAll[] = {
@@ -19,6 +20,7 @@ std::span<const Command> commands() {
       {"eval", "Measure loss and perplexity on a text, and the distance to a reference model", declare_eval},
       {"bench", "Measure load, prefill and decode speed against what this machine can do", declare_bench},
       {"convert", "Write a quantized checkpoint folder", declare_convert},
+      {"calibrate", "Measure activations over a text, for FP8 scales", declare_calibrate},
   };
   return kAll;
 }
