@@ -23,17 +23,17 @@ struct Arguments {
 Result<int> run(const Arguments& arguments) {
   if (arguments.model.engine.quantization.empty()) return fail(Code::kInvalidArgument, "convert needs --quantization NAME");
   TRY(check(arguments.model));
+  // Its embedding table would stay in blocks, which a converted folder has no place for.
+  if (text::is_gguf_file(arguments.model.model))
+    return fail(Code::kUnsupported, "\"{}\" is a GGUF file, which cannot be converted yet; run it as it is, or with --quantization", arguments.model.model);
   TRY(checkpoint::OutputFolder::create(arguments.output));  // and removed again: a bad --output shows before minutes of loading
   const std::unique_ptr<engine::OpenedModel> opened = TRY(open_with_progress(arguments.model));
-  std::vector<std::pair<std::string, std::string>> companions;
-  if (text::is_gguf_file(opened->folder)) companions = TRY(text::gguf_companions(opened->folder));
   const auto start = std::chrono::steady_clock::now();
   loader::ExportReport written;
   {
     const InterruptGuard guard(/*hard_second=*/false, /*termination=*/true);
     ProgressBar bar("writing");
-    written = TRY(loader::export_model(opened->folder, opened->table, opened->store, arguments.output, [&bar](std::int64_t done, std::int64_t total) { return bar.bytes(done, total), !interrupted(); },
-                                       std::int64_t{5} << 30, companions));
+    written = TRY(loader::export_model(opened->folder, opened->table, opened->store, arguments.output, [&bar](std::int64_t done, std::int64_t total) { return bar.bytes(done, total), !interrupted(); }));
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   note("wrote {}: {} in {} file{}, {} ({})", arguments.output, human_bytes(written.bytes), written.files, written.files == 1 ? "" : "s", human_seconds(seconds),

@@ -6,7 +6,7 @@ Arguments on the command line select cases by a part of their name. Needs Python
 
 A case is an object:
   name        what it claims
-  args        list of arguments. {tiny} is tests/tiny, {text} is tests/text, {tmp} a fresh folder of this case
+  args        list of arguments. {tiny} is tests/tiny, {gguf} tests/gguf, {text} tests/text, {tmp} a fresh folder of this case
   stdin       text; or stdin_hex, bytes. Without either, standard input is empty
   env         environment variables on top of the caller's
   files       {"{tmp}/x": "content"} written before the run
@@ -41,6 +41,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 BINARY = os.environ.get("INFLIGHT_BINARY", os.path.join(ROOT, "build", "release", "inflight"))
 TINY = os.path.join(ROOT, "tests", "tiny")
 TEXT = os.path.join(ROOT, "tests", "text")
+GGUF = os.path.join(ROOT, "tests", "gguf")
 TIMEOUT = 120
 
 
@@ -50,7 +51,7 @@ class Failed(Exception):
 
 def fill(value, tmp):
     if isinstance(value, str):
-        return value.replace("{tiny}", TINY).replace("{text}", TEXT).replace("{tmp}", tmp)
+        return value.replace("{tiny}", TINY).replace("{gguf}", GGUF).replace("{text}", TEXT).replace("{tmp}", tmp)
     if isinstance(value, list):
         return [fill(v, tmp) for v in value]
     if isinstance(value, dict):
