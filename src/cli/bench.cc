@@ -47,6 +47,7 @@ class Roofline {
     switch (arithmetic) {
       case quant::Arithmetic::kInt8:
       case quant::Arithmetic::kInt8Grouped: return keep(int8_, arithmetic_peak(kernels.int8, *opened_->pool, 0.05));
+      case quant::Arithmetic::kFp8:
       case quant::Arithmetic::kBf16: return keep(bf16_, arithmetic_peak(kernels.bf16, *opened_->pool, 0.05));
       case quant::Arithmetic::kFp32: return keep(fp32_, arithmetic_peak(kernels.fp32, *opened_->pool, 0.05));
     }

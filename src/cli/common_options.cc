@@ -34,12 +34,15 @@ void add_model_arguments(CLI::App& app, ModelArguments& arguments, bool model_re
       ->type_name("TEXT")->expected(1)->take_all()->group(load);
   app.add_option("--lm-head", engine.lm_head, "Format of the output head: auto, bf16, wint8, ... (auto: wint8 with a wint format, else as stored)")->capture_default_str()->group(load);
   app.add_option("--fp8-target", engine.fp8_target, "Whose FP8 numbers: ocp (up to 448) or gaudi (up to 240)")->capture_default_str()->group(load);
+  app.add_option("--fp8-activations", engine.fp8_activations, "Of FP8 weights: static (calibrated scales), dynamic (a scale a token), none (activations are not rounded to FP8), auto: as the checkpoint says")->capture_default_str()->group(load);
+  app.add_option("--fp8-amax", engine.fp8_amax, "Calibration file whose scales are used rather than the checkpoint's")->group(load);
+  app.add_flag("--fp8-sdpa", engine.fp8_sdpa, "Attention on FP8 queries, keys, probabilities and values (with --kv-cache-dtype float8_e4m3)")->group(load);
   app.add_option("--load-choices", engine.load_choices, "default_v1: stream and quantize in flight; default: all of it in memory, then quantize")->capture_default_str()->group(load);
   app.add_option("--tensor-parallel-size", engine.tensor_parallel_size, "Ranks that share each matrix (inspect alone takes more than 1 so far)")->capture_default_str()->group(load);
   app.add_flag("--enable-expert-parallel", engine.enable_expert_parallel, "Whole experts are spread over the ranks (inspect alone so far)")->group(load);
   const std::string run = "Running";
   app.add_option("--compute", engine.compute, "Arithmetic on activations: auto, fp32, bf16, int8")->capture_default_str()->group(run);
-  app.add_option("--kv-cache-dtype", engine.kv_cache_dtype, "auto (fp32 with --compute fp32, else bf16), bf16, fp32")->capture_default_str()->group(run);
+  app.add_option("--kv-cache-dtype", engine.kv_cache_dtype, "auto (fp32 with --compute fp32, else bf16), bf16, fp32, float8_e4m3")->capture_default_str()->group(run);
   app.add_option("--threads", engine.threads, "Threads; 0: as many as the affinity mask and the cgroup quota allow")->capture_default_str()->group(run);
   app.add_option("--max-model-len", engine.max_model_len, "Longest prompt and answer together, in tokens; 0: what the model promises and memory holds")->capture_default_str()->group(run);
   app.add_option("--max-num-seqs", engine.max_num_seqs, "Sequences in one step")->capture_default_str()->group(run);
@@ -58,9 +61,10 @@ Result<void> check(const ModelArguments& arguments, bool only_plan) {
   const engine::EngineOptions& engine = arguments.engine;
   TRY(quant::make_policy(engine.quantization, engine.lm_head, engine.quantization_overrides));
   TRY(check_choice("--fp8-target", engine.fp8_target, {"ocp", "gaudi"}));
+  TRY(check_choice("--fp8-activations", engine.fp8_activations, {"auto", "static", "dynamic", "none"}));
   TRY(check_choice("--load-choices", engine.load_choices, {"default_v1", "default"}));
   TRY(check_choice("--compute", engine.compute, {"auto", "fp32", "bf16", "int8"}));
-  TRY(check_choice("--kv-cache-dtype", engine.kv_cache_dtype, {"auto", "bf16", "fp32"}));
+  TRY(check_choice("--kv-cache-dtype", engine.kv_cache_dtype, {"auto", "bf16", "bfloat16", "fp32", "float32", "float8_e4m3", "fp8"}));
   TRY(at_least("--tensor-parallel-size", engine.tensor_parallel_size, 1));
   if (engine.tensor_parallel_size > 4096) return fail(Code::kInvalidArgument, "--tensor-parallel-size {} is more than 4096", engine.tensor_parallel_size);
   if (!only_plan && engine.tensor_parallel_size != 1)
@@ -115,6 +119,7 @@ Result<std::unique_ptr<engine::OpenedModel>> open_with_progress(const ModelArgum
     }));
   }
   for (const std::string& line : opened->model->info().notes) note("note: {}", line);
+  for (const std::string& line : opened->notes) note("note: {}", line);
   if (arguments.verbose) {
     note("loaded {} in {} ({} read, {} of weights, {})", opened->folder, human_seconds(opened->report.seconds), human_bytes(opened->report.source_bytes),
          human_bytes(opened->report.weight_bytes), opened->report.direct_io ? "past the page cache" : "through the page cache");

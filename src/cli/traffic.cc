@@ -56,7 +56,7 @@ std::vector<Work> prefill_work(const engine::OpenedModel& opened, std::int64_t t
     const quant::Matrix& matrix = opened.store.matrix(i);
     const double chosen = role == params::Role::kExpert ? static_cast<double>(opened.model->info().experts_per_token) / static_cast<double>(opened.model->info().experts) : 1;
     const double rows = role == params::Role::kHead ? 1 : count * chosen;
-    add(role == params::Role::kRouter ? quant::Arithmetic::kFp32 : replaced[i] ? nn::LatentAttention::arithmetic(*opened.runtime, cache) : opened.runtime->compute.prefill(*matrix.format),
+    add(role == params::Role::kRouter ? quant::Arithmetic::kFp32 : replaced[i] ? nn::LatentAttention::arithmetic(*opened.runtime, cache) : opened.runtime->compute.prefill(matrix),
         2 * rows * static_cast<double>(matrix.inputs) * static_cast<double>(matrix.outputs));
   }
   // Multiply-adds of a head for a query and a key.

@@ -6,6 +6,7 @@
 
 #include "base/nearest.h"
 #include "checkpoint/checkpoint.h"
+#include "engine/fp8.h"
 #include "engine/memory_limit.h"
 #include "kernels/dispatch.h"
 #include "loader/load.h"
@@ -132,7 +133,8 @@ Result<DType> kv_cache_dtype(const EngineOptions& options) {
   if (options.kv_cache_dtype == "auto") return options.compute == "fp32" ? DType::kF32 : DType::kBF16;
   if (options.kv_cache_dtype == "bf16" || options.kv_cache_dtype == "bfloat16") return DType::kBF16;
   if (options.kv_cache_dtype == "fp32" || options.kv_cache_dtype == "float32") return DType::kF32;
-  constexpr std::string_view kKnown[] = {"auto", "bf16", "fp32"};
+  if (options.kv_cache_dtype == "float8_e4m3" || options.kv_cache_dtype == "fp8") return DType::kF8E4M3;
+  constexpr std::string_view kKnown[] = {"auto", "bf16", "fp32", "float8_e4m3"};
   return fail(Code::kInvalidArgument, "unknown --kv-cache-dtype \"{}\"; {}", options.kv_cache_dtype, known_names_hint(options.kv_cache_dtype, kKnown));
 }
 
@@ -162,6 +164,10 @@ Result<std::unique_ptr<OpenedModel>> open_model(const std::string& folder, const
   const loader::LoadContext context{prepared.checkpoint, prepared.plan, opened->table, *prepared.kernels, *prepared.pool, opened->store};
   opened->report = TRY(streaming ? loader::load_streaming(context, progress) : loader::load_whole(context, progress));
 
+  limit_codes(options, opened->store, opened->table.rows.size(), opened->notes);
+  const Fp8Scales scales = TRY(find_scales(prepared.checkpoint, opened->table, options));
+  TRY(assign_inputs(opened->table, options, scales, opened->store));
+
   opened->folder = folder;
   opened->config = prepared.checkpoint.config();
   opened->config_stop_ids.assign(stop_ids.begin(), stop_ids.end());
@@ -173,6 +179,9 @@ Result<std::unique_ptr<OpenedModel>> open_model(const std::string& folder, const
   opened->runtime->kernels = prepared.kernels;
   opened->runtime->pool = opened->pool.get();
   opened->runtime->compute = compute;
+  opened->runtime->attention_scales = TRY(attention_scales(opened->table, options, opened->model->info().layers, scales.scales, opened->notes));
+  opened->runtime->fp8_bound = scales.bound;
+  opened->runtime->fp8_attention = options.fp8_sdpa;
   return opened;
 }
 

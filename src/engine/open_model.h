@@ -30,6 +30,7 @@ struct OpenedModel {
   std::unique_ptr<ThreadPool> pool;
   std::unique_ptr<nn::Runtime> runtime;         // kernels, pool, arithmetic, workspace: what forward() needs
   loader::LoadReport report;
+  std::vector<std::string> notes;               // beside those of the model
 };
 
 // What one rank would hold and read.

@@ -12,9 +12,12 @@ struct EngineOptions {
   std::vector<std::string> quantization_overrides;  // "pattern=format" each, the last that matches a weight's name wins
   std::string lm_head = "auto";             // auto, bf16, wint8, ...
   std::string fp8_target = "ocp";           // ocp: E4M3 codes up to 448; gaudi: up to 240
+  std::string fp8_activations = "auto";     // of FP8 weights. auto: as the checkpoint says, or static where fp8_amax has scales; static, dynamic (a scale a token), none
+  std::string fp8_amax;                     // a calibration file, whose scales win over the checkpoint's; "": none
+  bool fp8_sdpa = false;                    // attention on E4M3 queries, keys, probabilities and values; with an E4M3 KV cache
   std::string load_choices = "default_v1";  // default_v1 (stream and quantize in flight) or default (all of it in memory, then quantize)
   std::string compute = "auto";             // auto, fp32, bf16, int8
-  std::string kv_cache_dtype = "auto";      // auto (fp32 under compute fp32, else bf16), bf16, fp32
+  std::string kv_cache_dtype = "auto";      // auto (fp32 under compute fp32, else bf16), bf16, fp32, float8_e4m3
   int tensor_parallel_size = 1;             // ranks that share each matrix
   bool enable_expert_parallel = false;      // whole experts are spread over the ranks instead of parts of each
   int threads = 0;                          // 0: min(affinity, cgroup quota)

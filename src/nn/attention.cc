@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cmath>
 
+#include "kernels/attention_fp8.h"
+
 namespace inflight::nn {
 namespace {
 
@@ -20,7 +22,9 @@ struct Block {
 }  // namespace
 
 quant::Arithmetic Attention::prefill_arithmetic(const Runtime& runtime, DType cache) {
-  const bool dots = cache == DType::kBF16 && runtime.kernels->vector->attend_bf16_dot && runtime.compute.plain_prefill == quant::Arithmetic::kBf16;
+  if (cache == DType::kF8E4M3 && runtime.fp8_attention) return quant::Arithmetic::kFp8;
+  const bool has_dots = cache == DType::kBF16 ? runtime.kernels->vector->attend_bf16_dot != nullptr : cache == DType::kF8E4M3 && runtime.kernels->fp8_attention->attend_e4m3_dot;
+  const bool dots = has_dots && runtime.compute.plain_prefill == quant::Arithmetic::kBf16;
   return dots ? quant::Arithmetic::kBf16 : quant::Arithmetic::kFp32;
 }
 
@@ -74,7 +78,13 @@ void Attention::operator()(const Pass& pass, const Step& step, const RopeTable& 
 
   // Norm and rotate K, and put it and V into the cache. All tokens must be there before any attends: later tokens of a chunk see earlier ones.
   const auto rotate = rope_pairs ? vector.rope_pairs : vector.rope_half;
-  const auto store = shape.dtype == DType::kF32 ? vector.store_kv_f32 : vector.store_kv_bf16;
+  const bool fp8 = shape.dtype == DType::kF8E4M3;
+  const kernels::Fp8AttentionKernels& fp8_kernels = *rt.kernels->fp8_attention;
+  const AttentionScales scales = fp8 && !rt.attention_scales.empty() ? rt.attention_scales[static_cast<std::size_t>(layer_)] : AttentionScales{};
+  const auto store = [&, store_kv = shape.dtype == DType::kF32 ? vector.store_kv_f32 : vector.store_kv_bf16](const float* k, const float* v, std::int64_t slot, std::byte* keys, std::byte* values) {
+    if (fp8) fp8_kernels.store_kv_e4m3(k, v, head_dim, slot, keys, values, 1.0f / scales.k, 1.0f / scales.v, rt.fp8_bound);
+    else store_kv(k, v, head_dim, slot, keys, values);
+  };
   const auto store_heads = [&](std::int64_t t, std::int64_t first, std::int64_t count) {
     float* k = qkv + t * ldqkv + (heads + first) * head_dim;
     const float* v = k + kv_heads * head_dim;
@@ -85,7 +95,7 @@ void Attention::operator()(const Pass& pass, const Step& step, const RopeTable& 
     const std::int64_t position = step.positions[static_cast<std::size_t>(t)];
     const std::int64_t block = span.block_table[position / shape.block_size], slot = position % shape.block_size;
     for (std::int64_t h = 0; h < count; ++h)
-      store(k + h * head_dim, v + h * head_dim, head_dim, slot, cache.keys(layer_, first + h) + block * stride, cache.values(layer_, first + h) + block * stride);
+      store(k + h * head_dim, v + h * head_dim, slot, cache.keys(layer_, first + h) + block * stride, cache.values(layer_, first + h) + block * stride);
   };
   // A step of generated tokens has one of each sequence: the task that attends stores what it alone needs.
   const bool alone = pass.decode == pass.tokens && static_cast<std::int64_t>(step.spans.size()) == pass.tokens;
@@ -111,7 +121,7 @@ void Attention::operator()(const Pass& pass, const Step& step, const RopeTable& 
       blocks[block_count++] = {t, end - t, span.block_table};
       t = end;
     }
-  const std::int64_t scratch_floats = padded(vector.attend_scratch(block_tokens * group, head_dim));
+  const std::int64_t scratch_floats = padded(fp8 ? fp8_kernels.scratch(block_tokens * group, head_dim) : vector.attend_scratch(block_tokens * group, head_dim));
   float* scratch = rt.workspace.floats(scratch_floats * rt.pool->threads());
 
   // A task norms and rotates its own queries: they are in its first caches when it attends. Head by head, so that a head's keys stay in cache;
@@ -134,7 +144,12 @@ void Attention::operator()(const Pass& pass, const Step& step, const RopeTable& 
                                      .begin = 0, .end = step.positions[static_cast<std::size_t>(block.first)] + 1, .tokens = block.count, .window = window_,
                                      .q_stride = ldqkv, .out_stride = ldattended, .scale = scale, .cold = block.first < pass.decode,
                                      .out = attended + block.first * ldattended + h * group * head_dim, .scratch = scratch + worker * scratch_floats};
-      if (dots && block.first >= pass.decode) vector.attend_bf16_dot(args);
+      if (fp8) {
+        const kernels::Fp8AttendArgs fp8_args{.attend = args, .scale_k = scales.k, .scale_v = scales.v, .inverse_q = 1.0f / scales.q, .scale_q = scales.q, .bound = rt.fp8_bound};
+        if (rt.fp8_attention) fp8_kernels.attend_e4m3_full(fp8_args);
+        else if (dots && block.first >= pass.decode) fp8_kernels.attend_e4m3_dot(fp8_args);
+        else fp8_kernels.attend_e4m3(fp8_args);
+      } else if (dots && block.first >= pass.decode) vector.attend_bf16_dot(args);
       else attend(args);
     }
   });

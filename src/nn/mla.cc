@@ -174,12 +174,12 @@ void LatentAttention::absorbed(const Pass& pass, const Step& step, std::int64_t 
   const quant::Matrix &k_b = store_->matrix(halves_.k_b), &v_b = store_->matrix(halves_.v_b);
   // One head's panels of a derived matrix; its activations are converted by the task itself.
   const auto multiply_head = [&](const quant::Matrix& w, std::byte* scratch, const float* x, std::int64_t ldx, std::int64_t panel, std::int64_t panels, float* y, std::int64_t ld) {
-    const auto arithmetic = decode ? rt.compute.decode(*w.format) : rt.compute.prefill(*w.format);
+    const auto arithmetic = decode ? rt.compute.decode(w) : rt.compute.prefill(w);
     quant::convert_activations(w, arithmetic, *rt.kernels, x, ldx, count, 0, count, scratch);
     quant::multiply_panels(w, arithmetic, *rt.kernels, x, ldx, count, panel, panel + panels, y - panel * kernels::kPanelRows, ld, scratch);
   };
   const auto over_heads = [&](const quant::Matrix& w, auto&& body) {
-    const auto arithmetic = decode ? rt.compute.decode(*w.format) : rt.compute.prefill(*w.format);
+    const auto arithmetic = decode ? rt.compute.decode(w) : rt.compute.prefill(w);
     const std::size_t bytes = (quant::apply_scratch(w, arithmetic, *rt.kernels, count) + 63) / 64 * 64;
     std::byte* scratch = rt.workspace.bytes(bytes * static_cast<std::size_t>(rt.pool->threads()));
     std::atomic<std::int64_t> next{0};

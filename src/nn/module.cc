@@ -7,7 +7,7 @@ namespace inflight::nn {
 // One call when both arithmetics agree.
 void multiply(const Pass& pass, const quant::Matrix& w, const float* x, std::int64_t ldx, float* y, std::int64_t ldy, const quant::PrepareRows& prepare) {
   Runtime& rt = pass.runtime;
-  const auto decode = rt.compute.decode(*w.format), prefill = rt.compute.prefill(*w.format);
+  const auto decode = rt.compute.decode(w), prefill = rt.compute.prefill(w);
   const auto run = [&](quant::Arithmetic arithmetic, std::int64_t begin, std::int64_t count) {
     if (count == 0) return;
     std::byte* scratch = rt.workspace.bytes(quant::apply_scratch(w, arithmetic, *rt.kernels, count));

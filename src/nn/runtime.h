@@ -28,10 +28,18 @@ class Workspace {
   std::size_t used_ = 0;
 };
 
+// Of one layer with an E4M3 KV cache: FP32 dequantization multipliers of queries, keys and values.
+struct AttentionScales {
+  float q = 1, k = 1, v = 1;
+};
+
 struct Runtime {
   const kernels::Kernels* kernels = nullptr;
   ThreadPool* pool = nullptr;
   quant::ComputePolicy compute;  // which arithmetic prefill and decode tokens use, per format
+  std::vector<AttentionScales> attention_scales;  // [layers]; empty: the cache is not E4M3
+  float fp8_bound = 448;         // the largest E4M3 number in use
+  bool fp8_attention = false;    // queries and probabilities are E4M3 too
   Workspace workspace;
   std::vector<std::vector<std::int64_t>>* expert_tokens = nullptr;  // [layers][experts]: tokens sent to each expert are counted here, where it is wanted
   Observer* observer = nullptr;  // is shown activations, where there is one

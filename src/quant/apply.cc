@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <cstring>
 
 #include "base/nearest.h"
 #include "kernels/fp8.h"
@@ -50,6 +52,18 @@ Scratch scratch_of(const Matrix& w, Arithmetic arithmetic, const kernels::Kernel
   return scratch;
 }
 
+// Prompt tokens lie in tiles: one that was converted by itself has a form of its own.
+bool lies_in_tiles(const Matrix& w, Arithmetic arithmetic) { return arithmetic == Arithmetic::kInt8Grouped && takes_int8(w); }
+
+// What token_scratch() holds.
+Scratch token_of(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels) {
+  Scratch scratch = scratch_of(w, arithmetic, kernels, 1);
+  if (!lies_in_tiles(w, arithmetic)) return scratch;
+  scratch.gathered = scratch.sums = round_up64(kernels.linear->token_bytes(w.inputs, prompt_group(w)));
+  scratch.bytes = scratch.sums + (w.offsets ? round_up64(static_cast<std::size_t>(w.groups()) * sizeof(float)) : 0);
+  return scratch;
+}
+
 // Rows that one thread prepares sooner than several that have to meet.
 constexpr std::int64_t kRowsOfOne = 2;
 
@@ -71,6 +85,7 @@ std::string_view arithmetic_name(Arithmetic arithmetic) {
     case Arithmetic::kBf16: return "bf16";
     case Arithmetic::kInt8:
     case Arithmetic::kInt8Grouped: return "int8";
+    case Arithmetic::kFp8: return "fp8";
   }
   return "?";
 }
@@ -96,7 +111,28 @@ std::size_t converted_bytes(const Matrix& w, Arithmetic arithmetic, const kernel
   if (arithmetic == Arithmetic::kInt8 && takes_int8(w)) return round_up64(kernels.linear->int8_bytes(tokens, w.inputs, w.group));
   if (arithmetic == Arithmetic::kInt8Grouped && takes_int8(w)) return round_up64(kernels.linear->grouped_bytes(tokens, w.inputs, prompt_group(w)));
   if (arithmetic == Arithmetic::kBf16) return round_up64(static_cast<std::size_t>(tokens * copy_stride(w)) * sizeof(float));
+  if (arithmetic == Arithmetic::kFp8) return round_up64(static_cast<std::size_t>(tokens * (copy_stride(w) * 2 + 4)));  // E4M3 numbers in BF16, then a scale a token
   return 0;
+}
+
+float* token_scales(const Matrix& w, std::int64_t tokens, std::byte* scratch) { return reinterpret_cast<float*>(scratch + tokens * copy_stride(w) * 2); }
+
+// Tokens [begin, end) as E4M3 numbers, with what brings products back.
+void convert_fp8(const Matrix& w, const kernels::Kernels& kernels, const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t begin, std::int64_t end, std::byte* scratch) {
+  const std::int64_t stride = copy_stride(w);
+  auto* numbers = reinterpret_cast<std::uint16_t*>(scratch);
+  float* scales = token_scales(w, tokens, scratch);
+  for (std::int64_t t = begin; t < end; ++t) {
+    float scale = w.fp8_input.scale;
+    if (w.fp8_input.kind == Fp8Input::Scale::kToken) {
+      float most = 0;
+      for (std::int64_t k = 0; k < w.inputs; ++k) most = std::max(most, std::fabs(x[t * ldx + k]));
+      scale = most / w.fp8_input.bound;
+    }
+    scales[t] = scale;
+    kernels.fp8->encode_bf16(x + t * ldx, w.inputs, scale == 0 ? 0.0f : 1.0f / scale, w.fp8_input.bound, numbers + t * stride);
+    std::fill(numbers + t * stride + w.inputs, numbers + (t + 1) * stride, std::uint16_t{0});
+  }
 }
 
 void convert(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t begin, std::int64_t end,
@@ -107,6 +143,7 @@ void convert(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& ker
     if (arithmetic == Arithmetic::kInt8Grouped) return kernels.linear->quantize_grouped(x, ldx, tokens, w.inputs, prompt_group(w), begin, end, scratch);
     return kernels.linear->quantize_int8(x, ldx, tokens, w.inputs, w.group, begin, end, scratch);
   }
+  if (arithmetic == Arithmetic::kFp8) return convert_fp8(w, kernels, x, ldx, tokens, begin, end, scratch);
   if (arithmetic != Arithmetic::kBf16) return;
   const std::int64_t stride = copy_stride(w);
   if (codes != Codes::kBf16 && codes != Codes::kE4M3) {  // no integer or FP32 product takes BF16 activations: they are rounded and used as FP32
@@ -129,6 +166,13 @@ void multiply(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& ke
     return gemm(lut4_view(w), scratch, tokens, panel_begin, panel_end, y, ldy);
   }
   if (codes == Codes::kE4M3) {
+    if (arithmetic == Arithmetic::kFp8) {
+      kernels.fp8->gemm_e4m3_bf16(fp8_view(w), reinterpret_cast<const std::uint16_t*>(scratch), copy_stride(w), tokens, panel_begin, panel_end, y, ldy);
+      const float* scales = token_scales(w, tokens, const_cast<std::byte*>(scratch));
+      for (std::int64_t t = 0; t < tokens; ++t)
+        for (std::int64_t n = panel_begin * kPanelRows; n < panel_end * kPanelRows; ++n) y[t * ldy + n] *= scales[t];
+      return;
+    }
     if (arithmetic == Arithmetic::kBf16)
       return kernels.fp8->gemm_e4m3_bf16(fp8_view(w), reinterpret_cast<const std::uint16_t*>(scratch), copy_stride(w), tokens, panel_begin, panel_end, y, ldy);
     return kernels.fp8->gemm_e4m3(fp8_view(w), x, ldx, tokens, panel_begin, panel_end, y, ldy);
@@ -169,6 +213,38 @@ void convert_activations(const Matrix& w, Arithmetic arithmetic, const kernels::
       for (std::int64_t t = begin; t < end; ++t) kernels.offsets->group_sums(x + t * ldx, w.inputs, w.group, sums + t * w.groups());
   }
   convert(w, arithmetic, kernels, x, ldx, tokens, begin, end, scratch);
+}
+
+std::size_t token_scratch(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels) {
+  return w.order || converted_bytes(w, arithmetic, kernels, 1) == 0 ? 0 : token_of(w, arithmetic, kernels).bytes;
+}
+
+bool token_is_scratch(const Matrix& w, Arithmetic arithmetic) { return !lies_in_tiles(w, arithmetic); }
+
+// Tiles of two int8 planes are made of rows alone.
+bool gathers(const Matrix& w, Arithmetic arithmetic) { return arithmetic != Arithmetic::kInt8 || !takes_int8(w); }
+
+void convert_token(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, const float* x, std::byte* token) {
+  if (!lies_in_tiles(w, arithmetic)) return convert_activations(w, arithmetic, kernels, x, w.inputs, 1, 0, 1, token);
+  kernels.linear->quantize_token(x, w.inputs, prompt_group(w), token);
+  if (w.offsets) kernels.offsets->group_sums(x, w.inputs, w.group, reinterpret_cast<float*>(token + token_of(w, arithmetic, kernels).sums));
+}
+
+void gather_activations(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, const std::byte* converted, const std::int32_t* rows, std::int64_t tokens,
+                        std::int64_t begin, std::int64_t end, std::byte* scratch) {
+  const Scratch from = token_of(w, arithmetic, kernels), to = scratch_of(w, arithmetic, kernels, tokens);
+  const auto token = [&](std::int64_t r) { return converted + static_cast<std::size_t>(rows[r]) * from.bytes; };
+  if (w.offsets) {
+    const std::size_t bytes = static_cast<std::size_t>(w.groups()) * sizeof(float);
+    for (std::int64_t r = begin; r < end; ++r) std::memcpy(scratch + to.sums + static_cast<std::size_t>(r) * bytes, token(r) + from.sums, bytes);
+  }
+  if (lies_in_tiles(w, arithmetic))
+    return kernels.linear->gather_grouped(converted, static_cast<std::int64_t>(from.bytes), w.inputs, prompt_group(w), rows, tokens, begin, end, scratch);
+  const bool numbers = w.format->codes == Codes::kBf16 || w.format->codes == Codes::kE4M3;  // of BF16, else BF16 ones in FP32
+  const std::size_t bytes = static_cast<std::size_t>(copy_stride(w)) * (numbers ? sizeof(std::uint16_t) : sizeof(float));
+  for (std::int64_t r = begin; r < end; ++r) std::memcpy(scratch + static_cast<std::size_t>(r) * bytes, token(r), bytes);
+  if (arithmetic != Arithmetic::kFp8) return;
+  for (std::int64_t r = begin; r < end; ++r) std::memcpy(token_scales(w, tokens, scratch) + r, token(r) + bytes, sizeof(float));
 }
 
 void multiply_panels(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t panel_begin,

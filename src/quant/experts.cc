@@ -15,11 +15,7 @@ std::int64_t pieces(std::int64_t n, std::int64_t grain) { return (n + grain - 1)
 std::int64_t padded(std::int64_t n) { return pieces(n, kLane) * kLane; }
 
 // Whether activations converted for `a` serve `b`.
-bool convert_alike(const Matrix& a, const Matrix& b) { return a.format == b.format && a.group == b.group && a.inputs == b.inputs && a.order == b.order; }
-
-// Generated tokens are converted once, each by itself, and serve experts with one row as they are. Prompt activations lie in tiles of several tokens: they
-// are converted for each expert anew, while its rows are in a cache.
-bool apart(Arithmetic arithmetic) { return arithmetic == Arithmetic::kInt8; }
+bool convert_alike(const Matrix& a, const Matrix& b) { return a.format == b.format && a.group == b.group && a.inputs == b.inputs && a.order == b.order && a.fp8_input == b.fp8_input; }
 
 template <class Ready>
 void wait_until(Ready&& ready) {
@@ -31,7 +27,7 @@ void wait_until(Ready&& ready) {
 
 // What happens to a group, in order.
 enum Stage : std::int32_t {
-  kGather,   // its rows of x, converted
+  kGather,   // its rows of x, converted or copied from converted tokens
   kUpGate,   // (panels of gate and up) products and their activation
   kConvert,  // of what came out
   kDown,     // (panels) products, added to y
@@ -55,7 +51,7 @@ class Region {
  public:
   Region(std::span<const ExpertRows> groups, const ExpertArithmetic& arithmetic, const Routed& routed, const std::byte* converted, int threads,
          const std::function<std::byte*(std::size_t)>& take)
-      : groups_(groups), arithmetic_(arithmetic), kernels_(*arithmetic.kernels), routed_(routed), hidden_(groups[0].up_gate->inputs),
+      : groups_(groups), arithmetic_(arithmetic), kernels_(*arithmetic.kernels), routed_(routed), converted_(converted), token_bytes_(arithmetic.converted_bytes(1)), hidden_(groups[0].up_gate->inputs),
         intermediate_(groups[0].down->inputs), whole_panels_(intermediate_ % kLane == 0), activated_stride_(whole_panels_ ? intermediate_ : padded(2 * intermediate_)) {
     const auto n = static_cast<std::int64_t>(groups.size());
     std::int64_t most = 0, rows = 0;
@@ -86,7 +82,7 @@ class Region {
     for (std::int64_t g = 0; g < n; ++g) {
       const ExpertRows& group = groups[static_cast<std::size_t>(g)];
       bytes += needs(*group.up_gate, group.count) + needs(*group.down, group.count);
-      gathers = gathers || needs_rows(group);
+      gathers = gathers || !(direct(group) || copies(group));
     }
     std::byte* scratch = take(bytes);
     gathered_ = gathers ? floats(rows * hidden_) : nullptr;
@@ -96,7 +92,7 @@ class Region {
       const std::size_t in_bytes = needs(*group.up_gate, group.count), out_bytes = needs(*group.down, group.count);
       if (direct(group)) {
         const std::int64_t token = routed.token_of[group.first];
-        std::byte* own = in_bytes == 0 ? nullptr : const_cast<std::byte*>(converted) + static_cast<std::size_t>(token) * needs(*group.up_gate, 1);
+        std::byte* own = in_bytes == 0 ? nullptr : const_cast<std::byte*>(converted) + static_cast<std::size_t>(token) * token_bytes_;
         inputs_[g * 2] = {routed.x + token * routed.ldx, routed.ldx, own};
       } else {
         inputs_[g * 2] = {gathered_ ? gathered_ + group.first * hidden_ : nullptr, hidden_, in_bytes == 0 ? nullptr : scratch};
@@ -153,18 +149,23 @@ class Region {
  private:
   const ExpertRows& group(const Task& task) const { return groups_[static_cast<std::size_t>(task.group)]; }
   std::size_t needs(const Matrix& w, std::int64_t rows) const { return apply_scratch(w, arithmetic_.of(w), kernels_, rows); }
-  bool shares(const Matrix& w) const { return convert_alike(*arithmetic_.like, w); }
+  bool shares(const Matrix& w) const { return token_bytes_ != 0 && convert_alike(*arithmetic_.like, w); }
   // The one row is used where it lies, converted or not.
   bool direct(const ExpertRows& group) const {
     const Matrix& w = *group.up_gate;
-    return group.count == 1 && (needs(w, 1) == 0 || (shares(w) && apart(arithmetic_.of(w))));
+    return group.count == 1 && (needs(w, 1) == 0 || (shares(w) && token_is_scratch(w, arithmetic_.of(w))));
   }
-  bool needs_rows(const ExpertRows& group) const { return !direct(group); }
+  // Rows are copies of converted tokens.
+  bool copies(const ExpertRows& group) const { return shares(*group.up_gate) && gathers(*group.up_gate, arithmetic_.of(*group.up_gate)); }
 
   void gather(const Task& task) const {
     const ExpertRows& rows = group(task);
     const Input& input = inputs_[task.group * 2];
     const std::int32_t* tokens = routed_.token_of + rows.first;
+    if (copies(rows)) {
+      const Matrix& w = *rows.up_gate;
+      return gather_activations(w, arithmetic_.of(w), kernels_, converted_, tokens, rows.count, task.begin, task.end, input.converted);
+    }
     float* to = gathered_ + rows.first * hidden_;
     for (std::int64_t r = task.begin; r < task.end; ++r) std::copy_n(routed_.x + tokens[r] * routed_.ldx, hidden_, to + r * hidden_);
     if (input.converted) convert_activations(*rows.up_gate, arithmetic_.of(*rows.up_gate), kernels_, input.x, input.ldx, rows.count, task.begin, task.end, input.converted);
@@ -216,6 +217,8 @@ class Region {
   const ExpertArithmetic& arithmetic_;
   const kernels::Kernels& kernels_;
   const Routed& routed_;
+  const std::byte* const converted_;  // [tokens][token_bytes_], where that is not 0
+  const std::size_t token_bytes_;
   const std::int64_t hidden_, intermediate_;
   const bool whole_panels_;  // gate ends with a panel, so that a task has both sides of what it activates
   const std::int64_t activated_stride_;
@@ -234,14 +237,13 @@ class Region {
 }  // namespace
 
 std::size_t ExpertArithmetic::converted_bytes(std::int64_t tokens) const {
-  const Arithmetic arithmetic = of(*like);
-  return apart(arithmetic) ? static_cast<std::size_t>(tokens) * apply_scratch(*like, arithmetic, *kernels, 1) : 0;
+  return static_cast<std::size_t>(tokens) * token_scratch(*like, of(*like), *kernels);
 }
 
 void ExpertArithmetic::convert(const float* x, std::int64_t ldx, std::int64_t begin, std::int64_t end, std::byte* converted) const {
   const std::size_t bytes = converted_bytes(1);
   if (bytes == 0) return;
-  for (std::int64_t t = begin; t < end; ++t) convert_activations(*like, of(*like), *kernels, x + t * ldx, ldx, 1, 0, 1, converted + static_cast<std::size_t>(t) * bytes);
+  for (std::int64_t t = begin; t < end; ++t) convert_token(*like, of(*like), *kernels, x + t * ldx, converted + static_cast<std::size_t>(t) * bytes);
 }
 
 void apply_experts(std::span<const ExpertRows> groups, const ExpertArithmetic& arithmetic, const Routed& routed, const std::byte* converted, ThreadPool& pool,

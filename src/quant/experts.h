@@ -31,12 +31,12 @@ struct Routed {
   std::int64_t ldy = 0;
 };
 
-// How a layer's experts compute, and generated tokens' activations, converted once for all experts that have one row.
+// How a layer's experts compute, and the tokens' activations, converted once for all experts that take them alike.
 struct ExpertArithmetic {
   const kernels::Kernels* kernels = nullptr;
   ComputePolicy compute;
   bool decode = false;  // the tokens use the decode arithmetic
-  Arithmetic of(const Matrix& w) const { return decode ? compute.decode(*w.format) : compute.prefill(*w.format); }
+  Arithmetic of(const Matrix& w) const { return decode ? compute.decode(w) : compute.prefill(w); }
 
   const Matrix* like = nullptr;  // an up_gate of the layer; experts that are stored as this one is share its conversions
   std::size_t converted_bytes(std::int64_t tokens) const;

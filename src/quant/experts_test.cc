@@ -154,6 +154,43 @@ TEST_P(Experts, have_the_bits_of_tokens_and_experts_taken_alone) {
     }
 }
 
+// What a product takes, from rows and from tokens converted apart: the same memory, offsets' sums and E4M3 activations included.
+TEST_P(Experts, gathered_tokens_are_what_converted_rows_are) {
+  constexpr std::int64_t kTokens = 23;
+  const auto store = random_matrix(*GetParam(), 32, kHidden, 5);
+  Matrix& w = store->matrix(0);
+  std::vector<float> offsets(static_cast<std::size_t>(w.panels() * w.groups() * 16), 0.5f);
+  auto x = random_numbers(kTokens * kHidden, 78, 1);
+  for (std::int64_t t = 0; t < kTokens; t += 3) x[static_cast<std::size_t>(t * kHidden + t)] = 70;
+  const std::vector<std::int32_t> rows = {22, 3, 3, 0, 1, 9, 21, 4, 4, 5, 6, 7, 8, 9, 10, 0, 18, 17, 15, 2, 1};
+  const auto count = static_cast<std::int64_t>(rows.size());
+  std::vector<float> taken;
+  for (const std::int32_t row : rows) taken.insert(taken.end(), x.begin() + row * kHidden, x.begin() + (row + 1) * kHidden);
+  for (const Arithmetic arithmetic : {Arithmetic::kFp32, Arithmetic::kBf16, Arithmetic::kInt8, Arithmetic::kInt8Grouped, Arithmetic::kFp8})
+    for (const bool more : {false, true}) {
+      const bool fp8 = GetParam()->codes == Codes::kE4M3;
+      if (arithmetic == Arithmetic::kFp8 && !fp8) continue;
+      w.fp8_input = {arithmetic != Arithmetic::kFp8 ? Fp8Input::Scale::kNone : more ? Fp8Input::Scale::kStatic : Fp8Input::Scale::kToken, 0.02f, 448};
+      w.offsets = more && w.group > 0 && !fp8 ? offsets.data() : nullptr;
+      const std::size_t token_bytes = token_scratch(w, arithmetic, kernels_in_use()), bytes = apply_scratch(w, arithmetic, kernels_in_use(), count);
+      if (token_bytes == 0 || !gathers(w, arithmetic)) continue;
+      Buffer tokens = Buffer::map(token_bytes * kTokens).value();
+      std::memset(tokens.data(), 0x5a, tokens.bytes());
+      for (std::int64_t t = 0; t < kTokens; ++t) convert_token(w, arithmetic, kernels_in_use(), x.data() + t * kHidden, tokens.data() + static_cast<std::size_t>(t) * token_bytes);
+      Buffer want = Buffer::map(bytes).value(), got = Buffer::map(bytes).value();
+      for (Buffer* buffer : {&want, &got}) std::memset(buffer->data(), 0x5a, bytes);
+      for (const auto& [begin, end] : {std::pair{std::int64_t{16}, count}, std::pair{std::int64_t{0}, std::int64_t{16}}}) {
+        convert_activations(w, arithmetic, kernels_in_use(), taken.data(), kHidden, count, begin, end, want.data());
+        gather_activations(w, arithmetic, kernels_in_use(), tokens.data(), rows.data(), count, begin, end, got.data());
+      }
+      EXPECT_EQ(std::memcmp(want.data(), got.data(), bytes), 0) << arithmetic_name(arithmetic) << (more ? ", more" : "");
+      w.order = std::make_shared<const std::vector<std::int32_t>>(kHidden);
+      EXPECT_EQ(token_scratch(w, arithmetic, kernels_in_use()), 0u) << "an order of inputs serves its own matrix alone";
+      w.order = nullptr;
+    }
+  w.offsets = nullptr;
+}
+
 INSTANTIATE_TEST_SUITE_P(Formats, Experts, testing::ValuesIn(formats().begin(), formats().end()), [](const auto& test) {
   std::string name(test.param->name);
   std::ranges::replace(name, '-', '_');

@@ -1,5 +1,7 @@
 // tensor_wise_fp8 and block_wise_fp8: E4M3 codes with FP32 scales of whole checkpoint matrices or of 128 x 128 blocks.
 // Rule: kernels/fp8.h. Bytes: docs/formats/tensor_wise_fp8.md, block_wise_fp8.md.
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "kernels/fp8.h"
@@ -122,6 +124,34 @@ kernels::Weight fp8_view(const Matrix& m) { return {.codes = m.codes, .scales = 
 void set_fp8_scales(Matrix& m, std::int64_t row_begin, std::int64_t row_end, std::span<const float> absmax, float bound) {
   for (std::int64_t row = row_begin; row < row_end; ++row)
     for (std::size_t g = 0; g < absmax.size(); ++g) scales_of(m, row)[static_cast<std::int64_t>(g) * kPanelRows + lane_of(row)] = absmax[g] / bound;
+}
+
+std::int64_t limit_fp8_codes(Matrix& m, float bound) {
+  const std::int64_t width = group_of(m) == 0 ? m.inputs : group_of(m);
+  std::int64_t changed = 0;
+  for (std::int64_t g = 0; g < groups_of(m); ++g) {
+    const std::int64_t k_end = std::min((g + 1) * width, m.inputs);
+    const auto scale_at = [&](std::int64_t row) -> float& { return scales_of(m, row)[g * kPanelRows + lane_of(row)]; };
+    for (std::int64_t begin = 0, end; begin < m.outputs; begin = end) {
+      end = begin + 1;
+      while (end < m.outputs && scale_at(end) == scale_at(begin)) ++end;  // rows of one matrix of the checkpoint, or of equal ones beside it
+      float most = 0;
+      for (std::int64_t row = begin; row < end; ++row)
+        for (std::int64_t k = g * width; k < k_end; ++k) most = std::max(most, std::fabs(e4m3_to_float(panel_of(m, row)[kernels::e4m3_place(k, lane_of(row))])));
+      if (most <= bound) continue;
+      const float old_scale = scale_at(begin), new_scale = old_scale * most / bound;
+      for (std::int64_t row = begin; row < end; ++row) {
+        for (std::int64_t k = g * width; k < k_end; ++k) {
+          std::uint8_t& code = panel_of(m, row)[kernels::e4m3_place(k, lane_of(row))];
+          const std::uint8_t next = float_to_e4m3(e4m3_to_float(code) * old_scale / new_scale, bound);
+          changed += next != code;
+          code = next;
+        }
+        scale_at(row) = new_scale;
+      }
+    }
+  }
+  return changed;
 }
 
 }  // namespace inflight::quant

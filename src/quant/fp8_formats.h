@@ -23,4 +23,8 @@ kernels::Weight fp8_view(const Matrix& matrix);
 // then no code of these rows is above 240 either. store() quantizes rows whose scales are set.
 void set_fp8_scales(Matrix& matrix, std::int64_t row_begin, std::int64_t row_end, std::span<const float> absmax, float bound = kE4m3Max);
 
+// Gives codes above `bound` smaller ones under larger scales: every block of rows and inputs that share a scale and hold such a code is encoded again with
+// scale' = fl32(scale * largest / bound), code' = e4m3(fl32(fl32(value(code) * scale) / scale')). The others stay. Returns how many codes changed.
+std::int64_t limit_fp8_codes(Matrix& matrix, float bound);
+
 }  // namespace inflight::quant

@@ -11,6 +11,15 @@
 
 namespace inflight::quant {
 
+// How activations are rounded to E4M3 before they meet FP8 weights: x8 = e4m3(fl32(x * fl32(1 / scale))), saturating at `bound`; y = (sum of x8 * weight) * scale.
+struct Fp8Input {
+  enum class Scale : std::uint8_t { kNone, kStatic, kToken };
+  Scale kind = Scale::kNone;  // kNone: activations stay as they are; kStatic: `scale` for all; kToken: each token's absmax / bound
+  float scale = 0;
+  float bound = 448;          // 448 (OCP) or 240 (Gaudi)
+  bool operator==(const Fp8Input&) const = default;
+};
+
 // codes and scales point into the store's arena (layouts: kernels.h); padding rows and inputs hold the code of zero.
 struct Matrix {
   const Format* format = nullptr;
@@ -22,6 +31,7 @@ struct Matrix {
   Buffer wide_scales;            // group scales in FP32 [panels][groups][16]: staging while loading, kept where FP16 cannot hold them
   float* offsets = nullptr;      // formats with offsets: f32 [panels][groups][16], added to every weight of a row's group
   std::shared_ptr<const std::vector<std::int32_t>> order;  // unless nullptr: column k holds the weights of input (*order)[k]; set before the first import
+  Fp8Input fp8_input;            // FP8 formats: of the activations
   bool scales_fp16 = false;      // group formats: true once finish() rounded the scales into `scales`
 
   std::int64_t panels() const { return (outputs + kernels::kPanelRows - 1) / kernels::kPanelRows; }
