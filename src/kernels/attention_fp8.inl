@@ -84,7 +84,7 @@ struct Fp8Scratch {
   std::int64_t floats() const { return attend_scratch(rows, head_dim) + rows * head_dim + kTile * head_dim; }
 };
 
-std::int64_t fp8_attend_scratch(std::int64_t rows, std::int64_t head_dim) { return Fp8Scratch{rows, head_dim, nullptr}.floats(); }
+inline std::int64_t fp8_attend_scratch(std::int64_t rows, std::int64_t head_dim) { return Fp8Scratch{rows, head_dim, nullptr}.floats(); }
 
 // The tile at `position` in BF16; meanwhile brings that at `ahead` nearer.
 inline Tile<std::uint16_t> decoded_tile(const Tile<std::uint8_t>& tile, const Tile<std::uint8_t>& ahead, std::int64_t head_dim, bool with_values, const Fp8Scratch& scratch) {
@@ -267,7 +267,7 @@ inline AttendArgs with_e4m3_queries(const Fp8AttendArgs& given, const Fp8Scratch
   return args;
 }
 
-void attend_e4m3_full(const Fp8AttendArgs& given) {
+inline void attend_e4m3_full(const Fp8AttendArgs& given) {
   const std::int64_t rows = given.attend.tokens * given.attend.heads;
   const Fp8Scratch scratch{rows, given.attend.head_dim, given.attend.scratch};
   if (rows <= kDirectRows) {

@@ -148,6 +148,12 @@ struct DotPass {
         }
   }
 
+  static void values(int begin, int end, const DotScratch& scratch, std::int64_t row, const std::uint16_t (*weights)[kTile], const V* factors) {
+    std::int64_t d = 0;
+    for (; d + kUnits * kDotWidth <= scratch.width; d += kUnits * kDotWidth) values_at<kUnits>(begin, end, scratch, row, d, weights, factors);
+    for (; d < scratch.width; d += kDotWidth) values_at<1>(begin, end, scratch, row, d, weights, factors);
+  }
+
   static void run(const AttendArgs& args, const Tile<std::uint16_t>& tile, const DotScratch& scratch, std::int64_t row) {
     alignas(64) float scored[kRows][kTile];
     alignas(64) std::uint16_t weighed[kRows][kTile];
@@ -158,14 +164,49 @@ struct DotPass {
       const std::int64_t token = (row + r) / args.heads;
       factors[r] = weights(scored[r], tile_begin(args, tile.position, token), tile_end(args, tile.position, token), scratch, row + r, weighed[r]);
     }
-    std::int64_t d = 0;
-    for (; d + kUnits * kDotWidth <= scratch.width; d += kUnits * kDotWidth) values_at<kUnits>(begin, end, scratch, row, d, weighed, factors);
-    for (; d < scratch.width; d += kDotWidth) values_at<1>(begin, end, scratch, row, d, weighed, factors);
+    values(begin, end, scratch, row, weighed, factors);
   }
 };
 
-void attend_bf16_dot(const AttendArgs& args) {
-  const DotScratch scratch = dot_scratch(args);
+// body(DotPass, its first row) for the rows that see any of the tile.
+template <class Stored, class Body>
+inline void for_dot_passes(const AttendArgs& args, const Tile<Stored>& tile, Body&& body) {
+  const std::int64_t end = tile.tokens_end * args.heads;
+  for (std::int64_t row = tile.tokens_begin * args.heads; row < end;) {
+    const std::int64_t left = end - row;
+    if (left >= 8) {
+      body(DotPass<8>{}, row);
+      row += 8;
+    } else if (left >= 4) {
+      body(DotPass<4>{}, row);
+      row += 4;
+    } else if (left >= 2) {
+      body(DotPass<2>{}, row);
+      row += 2;
+    } else {
+      body(DotPass<1>{}, row);
+      row += 1;
+    }
+  }
+}
+
+// One row's elements in order: mean(weighted).
+template <class Mean>
+inline void write_dot_row(const AttendArgs& args, const DotScratch& scratch, std::int64_t row, Mean&& mean) {
+  const __m512i low_half = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+  const __m512i high_half = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
+  float* out = args.out + row / args.heads * args.out_stride + row % args.heads * args.head_dim;
+  for (std::int64_t d = 0; d < args.head_dim; d += kDotWidth) {
+    const V low = mean(load(scratch.weighted(row) + d)), high = mean(load(scratch.weighted(row) + d + kLanes));
+    const std::int64_t left = args.head_dim - d;
+    store_first(out + d, _mm512_permutex2var_ps(low, low_half, high), left < kLanes ? left : kLanes);
+    if (left > kLanes) store_first(out + d + kLanes, _mm512_permutex2var_ps(low, high_half, high), left < kDotWidth ? left - kLanes : kLanes);
+  }
+}
+
+// tile_of(position): the tile's keys in BF16, its values paired into the scratch.
+template <class TileOf>
+inline void attend_dot(const AttendArgs& args, const DotScratch& scratch, TileOf&& tile_of) {
   const std::int64_t rows = args.tokens * args.heads;
   for (std::int64_t row = 0; row < rows; ++row) {
     const float* from = args.q + row / args.heads * args.q_stride + row % args.heads * args.head_dim;
@@ -181,37 +222,21 @@ void attend_bf16_dot(const AttendArgs& args) {
 
   const std::int64_t last = seen_to(args, args.tokens - 1);
   for (std::int64_t position = seen_from(args, 0) / kTile * kTile; position < last; position += kTile) {
-    const Tile<std::uint16_t> tile = tile_at<std::uint16_t>(args, position);
-    pair_values(args, tile, scratch);
-    const std::int64_t end = tile.tokens_end * args.heads;
-    for (std::int64_t row = tile.tokens_begin * args.heads; row < end;) {
-      const std::int64_t left = end - row;
-      if (left >= 8) {
-        DotPass<8>::run(args, tile, scratch, row);
-        row += 8;
-      } else if (left >= 4) {
-        DotPass<4>::run(args, tile, scratch, row);
-        row += 4;
-      } else if (left >= 2) {
-        DotPass<2>::run(args, tile, scratch, row);
-        row += 2;
-      } else {
-        DotPass<1>::run(args, tile, scratch, row);
-        row += 1;
-      }
-    }
+    const Tile<std::uint16_t> tile = tile_of(position);
+    for_dot_passes(args, tile, [&](auto pass, std::int64_t row) { pass.run(args, tile, scratch, row); });
   }
 
-  const __m512i low_half = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
-  const __m512i high_half = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
   for (std::int64_t row = 0; row < rows; ++row) {
     const V by = set1(1 / reduce_add(load(scratch.sum(row))));
-    float* out = args.out + row / args.heads * args.out_stride + row % args.heads * args.head_dim;
-    for (std::int64_t d = 0; d < args.head_dim; d += kDotWidth) {
-      const V low = mul(load(scratch.weighted(row) + d), by), high = mul(load(scratch.weighted(row) + d + kLanes), by);
-      const std::int64_t left = args.head_dim - d;
-      store_first(out + d, _mm512_permutex2var_ps(low, low_half, high), left < kLanes ? left : kLanes);
-      if (left > kLanes) store_first(out + d + kLanes, _mm512_permutex2var_ps(low, high_half, high), left < kDotWidth ? left - kLanes : kLanes);
-    }
+    write_dot_row(args, scratch, row, [&](V weighted) { return mul(weighted, by); });
   }
+}
+
+inline void attend_bf16_dot(const AttendArgs& args) {
+  const DotScratch scratch = dot_scratch(args);
+  attend_dot(args, scratch, [&](std::int64_t position) {
+    const Tile<std::uint16_t> tile = tile_at<std::uint16_t>(args, position);
+    pair_values(args, tile, scratch);
+    return tile;
+  });
 }

@@ -1,3 +1,4 @@
+// As isa/avx512, with byte shuffles to decode and BF16 dot products in the attention of prompts and in attend_e4m3_full.
 #include "kernels/attention_fp8.h"
 
 #include <cstring>
@@ -19,9 +20,13 @@ const Fp8Kernels& kEncoder = fp8_avx512_bf16;
 
 #include "kernels/attention_fp8.inl"
 
+#include "kernels/isa/avx512_bf16/attention.inl"
+
+#include "kernels/isa/avx512_bf16/attention_fp8.inl"
+
 }  // namespace
 
 extern const Fp8AttentionKernels fp8_attention_avx512_bf16;
-const Fp8AttentionKernels fp8_attention_avx512_bf16{.store_kv_e4m3 = store_kv_e4m3, .scratch = fp8_attend_scratch, .attend_e4m3 = attend_e4m3, .attend_e4m3_dot = nullptr, .attend_e4m3_full = attend_e4m3_full};
+const Fp8AttentionKernels fp8_attention_avx512_bf16{.store_kv_e4m3 = store_kv_e4m3, .scratch = attend_fp8_dot_scratch, .attend_e4m3 = attend_e4m3, .attend_e4m3_dot = attend_e4m3_dot, .attend_e4m3_full = attend_e4m3_full_dot};
 
 }  // namespace inflight::kernels
