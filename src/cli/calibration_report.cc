@@ -104,7 +104,7 @@ std::string chart(const CalibrationSummary& summary, const std::string& kind, co
     }
     most += fmt::format("{:.1f},{:.1f} ", middle, y(cell.stats.amax));
     dots += fmt::format("<circle class='dot' cx='{:.1f}' cy='{:.1f}' r='2.2'/>", middle, y(cell.stats.amax));
-    hits += fmt::format("<rect class='hit' x='{:.1f}' y='{}' width='{:.1f}' height='{}'><title>{}largest {}, 99.99 % up to {}, median {}, SQNR {} dB{}</title></rect>", x, kTop, step, kHeight - kTop - kBottom,
+    hits += fmt::format("<rect class='hit' x='{:.1f}' y='{}' width='{:.1f}' height='{}'><title>{}largest {}, 99.99 % up to {}, median {}, {} dB{}</title></rect>", x, kTop, step, kHeight - kTop - kBottom,
                         layers[i] < 0 ? "" : fmt::format("layer {}: ", layers[i]), number(cell.stats.amax), number(cell.stats.percentile(99.99)), number(cell.stats.percentile(50)), decibels(cell.sqnr),
                         cell.points > 1 ? fmt::format(" (the lowest of {} experts)", cell.points) : "");
   }
@@ -149,7 +149,7 @@ std::string signal_table(const CalibrationSummary& summary) {
     for (const std::string& kind : summary.kinds) {
       const PointSummary* cell = summary.cell(layer, kind);
       if (!cell) text += "<td></td>";
-      else text += fmt::format("<td{} title='largest {}; {} dB when clipped at {}'>{}</td>", cell->sqnr < kLow ? " class='low'" : "", number(cell->stats.amax), decibels(cell->clipped_sqnr), number(cell->clip), decibels(cell->sqnr));
+      else text += fmt::format("<td{} title='{} dB over all values; largest {}, the clip that loses least is {}'>{}</td>", cell->sqnr < kLow ? " class='low'" : "", decibels(cell->sqnr_of_all), number(cell->stats.amax), number(cell->clip), decibels(cell->sqnr));
     }
     text += "</tr>";
   }
@@ -209,8 +209,8 @@ std::string calibration_page(const engine::Calibration& calibration, float bound
           "fill-opacity='.9'/></g></svg>share of values</span><span><svg viewBox='0 0 30 10'><line class='most' x1='0' x2='30' y1='5' y2='5'/><circle class='dot' cx='15' cy='5' r='3'/></svg>largest |x|</span>"
           "<span><svg viewBox='0 0 30 10'><line class='tail' x1='0' x2='30' y1='5' y2='5'/></svg>99.99 percentile</span></div>\n<div class='charts'>\n";
   for (const std::string& kind : summary.kinds) page += chart(summary, kind, axis);
-  page += "</div>\n<h2>Signal to noise of FP8</h2><p>Estimated from the histograms, in dB: values rounded to E4M3 with the maximum as clip. Well scaled values reach about 31; under 25 is marked. Of experts, the lowest. "
-          "Hold the pointer over a number for the clip that loses least.</p>\n";
+  page += "</div>\n<h2>Signal to noise of FP8</h2><p>Estimated from the histograms, in dB: values rounded to E4M3, scaled by the maximum. Values beyond the 99.99 percentile set the scale and are left out of the sums, "
+          "which they would outweigh. About 31 is what E4M3 can do; under 25 is marked. Of experts, the lowest. Hold the pointer over a number for more.</p>\n";
   page += signal_table(summary);
   page += "<h2>Channels that stand out</h2><p>Inputs whose maximum is more than eight times that of their point's median channel, the most prominent first.</p>\n";
   page += outlier_table(summary);

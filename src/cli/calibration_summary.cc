@@ -48,12 +48,11 @@ std::size_t rank_of(const std::string& kind) {
 }
 
 void add(PointSummary& cell, const engine::PointStats& stats, float bound) {
-  const float clip = stats.mse_clip(bound);
-  const double sqnr = stats.sqnr(stats.absmax(), bound);
+  const double sqnr = stats.sqnr(stats.absmax(), bound, stats.percentile(99.99));
   if (cell.points == 0 || sqnr < cell.sqnr || std::isnan(cell.sqnr)) {
     cell.sqnr = sqnr;
-    cell.clip = clip;
-    cell.clipped_sqnr = stats.sqnr(clip, bound);
+    cell.sqnr_of_all = stats.sqnr(stats.absmax(), bound);
+    cell.clip = stats.mse_clip(bound);
   }
   cell.forced += stats.origin == engine::Origin::kForced;
   cell.filled += stats.origin == engine::Origin::kOthers;

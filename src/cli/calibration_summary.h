@@ -14,9 +14,9 @@ struct PointSummary {
   engine::PointStats stats;   // merged; histogram as far as all have one
   std::int64_t points = 0;
   std::int64_t forced = 0, filled = 0;  // experts that no token was routed to, by where their numbers come from
-  double sqnr = 0;            // dB, scaled by the maximum; of several points the lowest; NaN: unknown
-  double clipped_sqnr = 0;    // of that point, with the clip that loses least
-  float clip = 0;             // that clip
+  // dB, scaled by the maximum: of values up to the 99.99 percentile, the lowest of several points; NaN: unknown. Then of that point, of all values.
+  double sqnr = 0, sqnr_of_all = 0;
+  float clip = 0;             // of that point: the clip that loses least
 };
 
 // A channel far above the others of its point.

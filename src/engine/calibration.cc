@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "base/e4m3.h"
 
@@ -16,14 +15,14 @@ struct Loss {
   double signal = 0, error = 0;  // sums of squares
 };
 
-Loss loss_of(const PointStats& stats, float clip, float bound) {
+Loss loss_of(const PointStats& stats, float clip, float bound, float most) {
   Loss loss;
   const float scale = PointStats::scale(clip, bound), reciprocal = 1 / scale;
-  const int last = Bins::of(stats.amax);
+  const int end_bin = Bins::of(stats.amax), last = most < stats.amax ? Bins::of(most) : end_bin;
   for (int bin = 1; bin <= last; ++bin) {  // what is in bin 0 is as good as zero
     const std::int64_t count = stats.histogram[static_cast<std::size_t>(bin)];
     if (count == 0) continue;
-    const double begin = Bins::begin(bin), end = bin == last ? static_cast<double>(stats.amax) : static_cast<double>(Bins::begin(bin + 1)), weight = static_cast<double>(count) / kSamples;
+    const double begin = Bins::begin(bin), end = bin == end_bin ? static_cast<double>(stats.amax) : static_cast<double>(Bins::begin(bin + 1)), weight = static_cast<double>(count) / kSamples;
     for (int i = 0; i < kSamples; ++i) {
       const auto x = static_cast<float>(begin + (end - begin) * (i + 0.5) / kSamples);
       const double error = static_cast<double>(x) - static_cast<double>(e4m3_to_float(float_to_e4m3(x * reciprocal, bound)) * scale);
@@ -72,7 +71,7 @@ float PointStats::mse_clip(float bound) const {
   double least = std::numeric_limits<double>::infinity();
   for (int i = 0; i <= 48; ++i) {
     const float clip = amax * std::exp2(static_cast<float>(-i) / 8);
-    const double error = loss_of(*this, clip, bound).error;
+    const double error = loss_of(*this, clip, bound, amax).error;
     if (error >= least) continue;
     least = error;
     best = clip;
@@ -80,10 +79,10 @@ float PointStats::mse_clip(float bound) const {
   return best;
 }
 
-double PointStats::sqnr(float clip, float bound) const {
+double PointStats::sqnr(float clip, float bound, float most) const {
   const double unknown = std::numeric_limits<double>::quiet_NaN();
   if (histogram.empty()) return unknown;
-  const Loss loss = loss_of(*this, clip, bound);
+  const Loss loss = loss_of(*this, clip, bound, most);
   if (loss.signal == 0) return unknown;
   return loss.error == 0 ? std::numeric_limits<double>::infinity() : 10 * std::log10(loss.signal / loss.error);
 }

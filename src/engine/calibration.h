@@ -10,6 +10,7 @@
 #pragma once
 #include <bit>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <string_view>
@@ -60,8 +61,9 @@ struct PointStats {
   // What loses least (mean squared error over the histogram) of maximum * 2^(-i / 8), i = 0 to 48, when values are rounded to E4M3 with scale clip / bound.
   float mse_clip(float bound) const;
 
-  // 10 log10(signal / error) of E4M3 with that clip; infinity when nothing is lost, NaN without a histogram or signal.
-  double sqnr(float clip, float bound) const;
+  // 10 log10(signal / error) of E4M3 with that clip, over values up to `most`; infinity when nothing is lost, NaN without a histogram or signal. A few large values
+  // are nearly all of the signal of all: what they do to the others shows with `most` at a percentile.
+  double sqnr(float clip, float bound, float most = std::numeric_limits<float>::infinity()) const;
   // clip / bound, and never 0: where only zeros were seen any scale is right, and 1 / bound is taken.
   static float scale(float clip, float bound) { return (clip > 0 ? clip : 1.0f) / bound; }
 

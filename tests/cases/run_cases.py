@@ -14,7 +14,7 @@ A case is an object:
                 from: its name; remove: [files]; truncate: {file: bytes to cut off the end}; append: {file: text};
                 config: {key: value} set in config.json (null removes the key); write: {file: text}
   run         "once" (default); "twice at once": two processes, both must pass; {"interrupt_after": bytes}: SIGINT once so many bytes of
-              standard output came; {"close_after": bytes}: the reader goes away then
+              standard output came; {"interrupt_once": file}: SIGINT once that file is there; {"close_after": bytes}: the reader goes away then
   exit        expected code (default 0)
   stdout, stderr   what must hold: {"empty": true, "equals": "..", "contains": [..], "lacks": [..], "matches": "regex", "lines": n,
               "json": {path: expectation}, "json_lines": [{path: expectation}, ...]}
@@ -24,6 +24,7 @@ A case is an object:
   same        [a, b]: steps (0 is the case itself) whose standard output must be equal
   golden      {"model": .., "prompts": [..], "format": "" or "wint8", "args": [..]}: `logits` of every prompt against golden.safetensors,
               largest difference at most 2e-4 of the largest logit, hidden states likewise; no other key then
+  amax        {"model": .., "args": [..]}: maxima that `calibrate` finds over the golden prompts against fp8_amax.json, at most 1e-3 of each apart
   greedy      {"model": .., "args": [..]}: greedy ids against golden.safetensors, up to the first step whose margin is under 0.01
 """
 import json
@@ -35,6 +36,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -114,7 +116,11 @@ def run(step):
     process.stdin.write(stdin)
     process.stdin.close()
     process.stdin = None
-    wanted = how.get("interrupt_after", how.get("close_after"))
+    if "interrupt_once" in how:
+        while process.poll() is None and not os.path.exists(how["interrupt_once"]):
+            time.sleep(0.005)
+        process.send_signal(signal.SIGINT)
+    wanted = how.get("interrupt_after", how.get("close_after", 0))
     out = b""
     while len(out) < wanted:
         piece = os.read(process.stdout.fileno(), wanted - len(out))
@@ -123,6 +129,7 @@ def run(step):
         out += piece
     if "interrupt_after" in how:
         process.send_signal(signal.SIGINT)
+    if "close_after" not in how:
         out += process.stdout.read()
     process.stdout.close()
     err = process.stderr.read()
@@ -266,11 +273,33 @@ def check_greedy(greedy, tmp):
             raise Failed(f"greedy.{prompt}: got {ids}, expected {expected} (sure of the first {sure})")
 
 
+def check_amax(amax, tmp):
+    model = os.path.join(TINY, amax["model"])
+    reference = read_safetensors(os.path.join(model, "golden.safetensors"))
+    data, output, text = (os.path.join(tmp, name) for name in ("prompts.jsonl", "scales.safetensors", "scales.txt"))
+    with open(data, "w", encoding="utf-8") as file:
+        for i in range(3):
+            file.write(json.dumps({"ids": reference[f"prompt.{i}"][1]}) + "\n")
+    check_step({"args": ["calibrate", model, "--data", data, "--output", output, "--text", text, "--compute", "fp32", "--unseen", "max"] + amax.get("args", [])})
+    with open(os.path.join(model, "fp8_amax.json"), encoding="utf-8") as file:
+        expected = json.load(file)
+    with open(text, encoding="utf-8") as file:
+        got = {name: float(value) for name, value in (line.rstrip("\n").split("\t") for line in file)}
+    own = read_safetensors(output)
+    for point, value in expected.items():
+        if not abs(got[point + ".activation_scale"] - value) <= 1e-3 * value:
+            raise Failed(f"{point}: {got[point + '.activation_scale']}, expected {value}")
+        if abs(own[point + ".activation_amax"][1][0] - got[point + ".activation_scale"]) > 1e-6 * value:
+            raise Failed(f"{point}: {own[point + '.activation_amax'][1][0]} in one form, {got[point + '.activation_scale']} in the other")
+
+
 def check_case(case):
     tmp = tempfile.mkdtemp(prefix="inflight-case-")
     try:
         if "golden" in case:
             return check_golden(case["golden"], tmp)
+        if "amax" in case:
+            return check_amax(case["amax"], tmp)
         if "greedy" in case:
             return check_greedy(case["greedy"], tmp)
         case = fill(case, tmp)
