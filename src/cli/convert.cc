@@ -1,14 +1,17 @@
 // inflight convert MODEL --quantization NAME --output DIR
+// inflight convert MODEL --quantization tensor_wise_fp8 --scales FILE [--target gaudi --naming ernie] --output DIR
 #include <chrono>
 #include <memory>
 #include <string>
 
+#include "checkpoint/model_folder.h"
 #include "checkpoint/safetensors_writer.h"
 #include "cli/command.h"
 #include "cli/common_options.h"
 #include "cli/console.h"
 #include "cli/format.h"
 #include "cli/interrupt.h"
+#include "engine/convert_fp8.h"
 #include "loader/export.h"
 #include "text/gguf_tokenizer.h"
 
@@ -18,22 +21,48 @@ namespace {
 struct Arguments {
   ModelArguments model;
   std::string output;
+  engine::Fp8Conversion fp8;
+  bool names_fp8() const { return !fp8.scales.empty() || !fp8.naming.empty() || fp8.expert_scales != "auto" || fp8.percentile != 0 || fp8.mse; }
 };
+
+Result<void> check_fp8(const engine::Fp8Conversion& fp8) {
+  if (!fp8.naming.empty()) TRY(check_choice("--naming", fp8.naming, {"hf", "ernie"}));
+  TRY(check_choice("--expert-scales", fp8.expert_scales, {"auto", "tensor", "channel"}));
+  if (fp8.percentile < 0 || fp8.percentile > 100) return fail(Code::kInvalidArgument, "--percentile {}: must be above 0 and at most 100", fp8.percentile);
+  if (fp8.percentile != 0 && fp8.mse) return fail(Code::kInvalidArgument, "--percentile and --mse are two ways to cut; give one");
+  if ((fp8.percentile != 0 || fp8.mse) && fp8.scales.empty()) return fail(Code::kInvalidArgument, "{} says where --scales FILE is cut; give that too", fp8.mse ? "--mse" : "--percentile");
+  return {};
+}
+
+// Whether FP8 is all that is asked for: then other programs' names are written.
+Result<bool> takes_fp8_road(const Arguments& arguments, const std::string& folder) {
+  if (arguments.names_fp8()) return true;
+  if (arguments.model.engine.quantization.find("fp8") == std::string::npos) return false;
+  const loader::Fp8Policy policy = TRY(engine::fp8_policy(folder, arguments.model.engine));
+  return policy == loader::Fp8Policy::kTensors || policy == loader::Fp8Policy::kBlocks;
+}
 
 Result<int> run(const Arguments& arguments) {
   if (arguments.model.engine.quantization.empty()) return fail(Code::kInvalidArgument, "convert needs --quantization NAME");
   TRY(check(arguments.model));
+  TRY(check_fp8(arguments.fp8));
   // Its embedding table would stay in blocks, which a converted folder has no place for.
   if (text::is_gguf_file(arguments.model.model))
     return fail(Code::kUnsupported, "\"{}\" is a GGUF file, which cannot be converted yet; run it as it is, or with --quantization", arguments.model.model);
   TRY(checkpoint::OutputFolder::create(arguments.output));  // and removed again: a bad --output shows before minutes of loading
-  const std::unique_ptr<engine::OpenedModel> opened = TRY(open_with_progress(arguments.model));
+  const std::string folder = TRY(checkpoint::resolve_model_folder(arguments.model.model));
+  const bool fp8 = TRY(takes_fp8_road(arguments, folder));
+  const std::unique_ptr<engine::OpenedModel> opened = fp8 ? nullptr : TRY(open_with_progress(arguments.model));
   const auto start = std::chrono::steady_clock::now();
   loader::ExportReport written;
   {
     const InterruptGuard guard(/*hard_second=*/false, /*termination=*/true);
     ProgressBar bar("writing");
-    written = TRY(loader::export_model(opened->folder, opened->table, opened->store, arguments.output, [&bar](std::int64_t done, std::int64_t total) { return bar.bytes(done, total), !interrupted(); }));
+    const auto progress = [&bar](std::int64_t done, std::int64_t total) { return bar.bytes(done, total), !interrupted(); };
+    engine::Fp8Conversion conversion = arguments.fp8;
+    if (conversion.naming.empty()) conversion.naming = "hf";
+    if (fp8) written = TRY(engine::convert_fp8(folder, arguments.model.engine, conversion, arguments.output, progress));
+    else written = TRY(loader::export_model(opened->folder, opened->table, opened->store, arguments.output, progress));
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   note("wrote {}: {} in {} file{}, {} ({})", arguments.output, human_bytes(written.bytes), written.files, written.files == 1 ? "" : "s", human_seconds(seconds),
@@ -47,6 +76,13 @@ Action declare_convert(CLI::App& app) {
   const auto arguments = std::make_shared<Arguments>();
   add_model_arguments(app, arguments->model);
   app.add_option("--output", arguments->output, "Folder to make: config, tokenizer and quantized weights")->required();
+  const std::string group = "FP8 (tensor_wise_fp8, block_wise_fp8)";
+  app.add_option("--scales", arguments->fp8.scales, "Calibration file: static scales of activations are written")->group(group);
+  app.add_option("--naming", arguments->fp8.naming, "Whose names: hf (compressed-tensors, blocks: DeepSeek's) or ernie (FastDeploy's)")->default_str("hf")->group(group);
+  app.add_option("--target", arguments->model.engine.fp8_target, "The same as --fp8-target")->group(group)->excludes(app.get_option("--fp8-target"));
+  app.add_option("--expert-scales", arguments->fp8.expert_scales, "Of routed experts' weights: tensor, channel; auto: channel with ernie's names")->capture_default_str()->group(group);
+  app.add_option("--percentile", arguments->fp8.percentile, "Activations are cut at this percentile of their magnitudes rather than at the largest")->group(group);
+  app.add_flag("--mse", arguments->fp8.mse, "Activations are cut where that loses least")->group(group);
   return [arguments] { return run(*arguments); };
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/nearest.h"
 #include "models/architectures.h"
+#include "models/config_reader.h"
 
 namespace inflight::models {
 namespace {
@@ -35,7 +36,9 @@ std::vector<std::string_view> known_architectures() {
   return names;
 }
 
-Result<std::unique_ptr<Model>> build_model(const JsonView& config, const nn::Declarations& declarations) {
+Result<std::unique_ptr<Model>> build_model(const JsonView& config, const nn::Declarations& given) {
+  nn::Declarations declarations = given;
+  if (config.has("quantization_config") && (*config.object)["quantization_config"].contains("quantization")) declarations.transposed = TRY(is_paddle_layout(config));  // PaddlePaddle's, whatever the model
   std::string architecture;
   if (config.has("architectures")) {
     const Json& list = (*config.object)["architectures"];
