@@ -40,7 +40,7 @@ h1 { font-size: 24px; margin: 0 0 4px } h2 { font-size: 18px; margin: 40px 0 6px
 dl { display: flex; flex-wrap: wrap; gap: 8px 36px; margin: 16px 0 0 } dt { color: var(--soft); font-size: 13px } dd { margin: 0; font-variant-numeric: tabular-nums; overflow-wrap: anywhere }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(340px, 1fr)); gap: 16px }
 figure { margin: 0; background: var(--panel); border: 1px solid var(--line); border-radius: 6px; padding: 10px 12px 6px }
-figcaption { font-weight: 600; font-size: 14px; display: flex; justify-content: space-between; gap: 12px } figcaption span { color: var(--soft); font-weight: 400; white-space: nowrap }
+figcaption { font-weight: 600; font-size: 14px; display: flex; flex-wrap: wrap; justify-content: space-between; column-gap: 12px; overflow-wrap: anywhere } figcaption span { color: var(--soft); font-weight: 400; white-space: nowrap }
 svg { display: block; width: 100%; height: auto } svg text { fill: var(--soft); font-size: 10px; font-variant-numeric: tabular-nums }
 .grid { stroke: var(--line) } .cell { fill: var(--heat) } .most { stroke: var(--most); fill: none; stroke-width: 1.8 } .tail { stroke: var(--tail); fill: none; stroke-width: 1.3; stroke-dasharray: 4 2.5 }
 .dot { fill: var(--most) } .hit { fill: transparent } .hit:hover { fill: var(--heat); fill-opacity: .14 }
@@ -83,6 +83,11 @@ std::string chart(const CalibrationSummary& summary, const std::string& kind, co
     if (summary.cell(layer, kind)) layers.push_back(layer);
   const double step = (kWidth - kLeft - kRight) / static_cast<double>(layers.size()), octave = (kHeight - kTop - kBottom) / (axis.high - axis.low);
   const auto y = [&](double value) { return kTop + (axis.high - std::clamp(std::log2(std::max(value, 1e-30)), static_cast<double>(axis.low), static_cast<double>(axis.high))) * octave; };
+  // A single layer has a line as well.
+  const auto trace = [&](std::string& line, double x, float value) {
+    if (layers.size() > 1) line += fmt::format("{:.1f},{:.1f} ", x + step / 2, y(value));
+    else line += fmt::format("{:.1f},{:.1f} {:.1f},{:.1f}", x, y(value), x + step, y(value));
+  };
   float largest = 0;
   double least = INFINITY;
   std::string cells, hits, most, tail, dots;
@@ -100,9 +105,9 @@ std::string chart(const CalibrationSummary& summary, const std::string& kind, co
         cells += fmt::format("<rect x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}' fill-opacity='{:.2f}'/>", x + 0.5, y(std::exp2(exponent + 1)), std::max(step - 1, 0.8), octave,
                              0.05 + 0.85 * std::pow((6 + std::log10(share)) / 6, 2.5));
       }
-      tail += fmt::format("{:.1f},{:.1f} ", middle, y(cell.stats.percentile(99.99)));
+      trace(tail, x, cell.stats.percentile(99.99));
     }
-    most += fmt::format("{:.1f},{:.1f} ", middle, y(cell.stats.amax));
+    trace(most, x, cell.stats.amax);
     dots += fmt::format("<circle class='dot' cx='{:.1f}' cy='{:.1f}' r='2.2'/>", middle, y(cell.stats.amax));
     hits += fmt::format("<rect class='hit' x='{:.1f}' y='{}' width='{:.1f}' height='{}'><title>{}largest {}, 99.99 % up to {}, median {}, {} dB{}</title></rect>", x, kTop, step, kHeight - kTop - kBottom,
                         layers[i] < 0 ? "" : fmt::format("layer {}: ", layers[i]), number(cell.stats.amax), number(cell.stats.percentile(99.99)), number(cell.stats.percentile(50)), decibels(cell.sqnr),

@@ -83,7 +83,7 @@ CalibrationSummary summarize(const engine::Calibration& calibration, float bound
     for (std::size_t channel = 0; channel < stats.channels.size() && median > 0; ++channel)
       if (stats.channels[channel] > kStandsOut * median) summary.outliers.push_back({point, static_cast<std::int64_t>(channel), stats.channels[channel], median});
   }
-  std::ranges::sort(summary.layers);
+  std::ranges::sort(summary.layers, {}, [](std::int64_t layer) { return std::pair(layer < 0, layer); });
   std::ranges::sort(summary.kinds, {}, [](const std::string& kind) { return std::pair(rank_of(kind), kind); });
   std::ranges::sort(summary.outliers, std::greater(), [](const Outlier& outlier) { return outlier.amax / outlier.median; });
   if (summary.outliers.size() > kMostOutliers) summary.outliers.resize(kMostOutliers);

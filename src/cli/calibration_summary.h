@@ -28,7 +28,7 @@ struct Outlier {
 
 struct CalibrationSummary {
   std::vector<std::string> kinds;               // "self_attn.qkv_proj", "mlp.experts.*.down_proj"; in the order of the forward pass
-  std::vector<std::int64_t> layers;             // ascending; -1: what belongs to no layer
+  std::vector<std::int64_t> layers;             // ascending, then -1: what belongs to no layer
   std::map<std::pair<std::int64_t, std::string>, PointSummary> cells;  // layer, kind
   std::vector<Outlier> outliers;                // the most prominent first, at most `kMostOutliers`
 
