@@ -322,13 +322,21 @@ void attend(const AttendArgs& args) {
   const auto first_of_tile = [&](const Step<Stored>& step) { return step.row == step.tile.tokens_begin * args.heads; };
   Step<Stored> step = step_at<Stored>(args, seen_from(args, 0) / kTile * kTile);
   Step<Stored> next = step_after(args, step);
-  with_pass<Cache>(step.rows, [&](auto pass) { pass.scores(args, step, args.cold ? &next.tile : nullptr, scores[0]); });
+  // The tile behind that of a step, from what follows the step; the last tile itself where there is none.
+  const auto tile_behind = [&](const Step<Stored>& of, const Step<Stored>& following) {
+    const std::int64_t position = of.tile.position + kTile;
+    return following.tile.position == position ? following.tile : position < seen_to(args, args.tokens - 1) ? tile_at<Stored>(args, position) : of.tile;
+  };
+  Tile<Stored> keys_ahead = args.cold ? tile_behind(step, next) : step.tile, values_ahead = keys_ahead;
+  with_pass<Cache>(step.rows, [&](auto pass) { pass.scores(args, step, args.cold ? &keys_ahead : nullptr, scores[0]); });
   for (;;) {
     const Step<Stored> after = next.rows ? step_after(args, next) : next;
-    const bool fetch_values = args.cold && first_of_tile(step), fetch_keys = args.cold && first_of_tile(next);
+    const bool fetch_values = args.cold && first_of_tile(step), fetch_keys = args.cold && next.rows && first_of_tile(next);
+    if (fetch_values) values_ahead = keys_ahead;
+    if (fetch_keys) keys_ahead = tile_behind(next, after);
     with_pass<Cache>(step.rows, [&](auto pass) { pass.weights(args, step, scores[turn], factors); });
-    if (next.rows) with_pass<Cache>(next.rows, [&](auto pass) { pass.scores(args, next, fetch_keys ? &after.tile : nullptr, scores[turn ^ 1]); });
-    with_pass<Cache>(step.rows, [&](auto pass) { pass.values(args, step, fetch_values ? &next.tile : nullptr, scores[turn], factors); });
+    if (next.rows) with_pass<Cache>(next.rows, [&](auto pass) { pass.scores(args, next, fetch_keys ? &keys_ahead : nullptr, scores[turn ^ 1]); });
+    with_pass<Cache>(step.rows, [&](auto pass) { pass.values(args, step, fetch_values ? &values_ahead : nullptr, scores[turn], factors); });
     if (!next.rows) break;
     step = next;
     next = after;
