@@ -8,7 +8,6 @@
 
 #include "api/prompt.h"
 #include "base/e4m3.h"
-#include "base/file.h"
 #include "checkpoint/model_folder.h"
 #include "cli/calibration_data.h"
 #include "cli/calibration_report.h"
@@ -17,6 +16,7 @@
 #include "cli/console.h"
 #include "cli/format.h"
 #include "cli/forward_runner.h"
+#include "cli/html_page.h"
 #include "cli/interrupt.h"
 #include "engine/calibration.h"
 #include "engine/collector.h"
@@ -43,21 +43,11 @@ using Windows = std::vector<std::vector<std::int32_t>>;
 
 float bound_of(const Arguments& arguments) { return arguments.model.engine.fp8_target == "gaudi" ? kGaudiE4m3Max : kE4m3Max; }
 
-Result<void> check_writable(const std::string& path) {
-  if (!path.empty()) TRY(OutputFile::create(path));  // and removed again: a bad path shows before minutes of work
-  return {};
-}
-
 // What is left to do once the numbers are there.
 Result<void> write_all(const Arguments& arguments, const engine::Calibration& calibration) {
   TRY(engine::write_calibration(calibration, arguments.output));
   if (!arguments.text.empty()) TRY(engine::write_calibration_text(calibration, arguments.text));
-  if (!arguments.report.empty()) {
-    const std::string page = calibration_page(calibration, bound_of(arguments));
-    OutputFile file = TRY(OutputFile::create(arguments.report));
-    TRY(file.write(page.data(), page.size()));
-    TRY(file.commit());
-  }
+  if (!arguments.report.empty()) TRY(write_text_file(arguments.report, calibration_page(calibration, bound_of(arguments))));
   return {};
 }
 

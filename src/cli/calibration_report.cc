@@ -6,6 +6,7 @@
 #include "cli/calibration_summary.h"
 #include "cli/console.h"
 #include "cli/format.h"
+#include "cli/html_page.h"
 
 namespace inflight::cli {
 namespace {
@@ -15,40 +16,7 @@ using engine::Bins;
 std::string decibels(double value) { return std::isnan(value) ? "-" : std::isinf(value) ? "exact" : fmt::format("{:.1f}", value); }
 std::string number(float value) { return fmt::format("{:.4g}", value); }
 
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      default: out += c;
-    }
-  return out;
-}
-
 std::string layer_name(std::int64_t layer) { return layer < 0 ? "-" : std::to_string(layer); }
-
-// Light and dark; hues that tell apart without red against green.
-constexpr std::string_view kStyle = R"(
-:root { color-scheme: light dark; --page: #fbfbfa; --ink: #1c1d1f; --soft: #63666b; --line: #dedfdc; --panel: #ffffff; --heat: #2f6db5; --most: #c2500b; --tail: #1c1d1f; --flag: #fbe3cf; }
-@media (prefers-color-scheme: dark) { :root { --page: #16181b; --ink: #e9eaeb; --soft: #9da2a8; --line: #32363b; --panel: #1d2024; --heat: #6aa5ea; --most: #f5954a; --tail: #e9eaeb; --flag: #4a2f17; } }
-* { box-sizing: border-box }
-body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.5 system-ui, "Segoe UI", Roboto, sans-serif }
-main { max-width: 1180px; margin: 0 auto; padding: 32px 24px 64px }
-h1 { font-size: 24px; margin: 0 0 4px } h2 { font-size: 18px; margin: 40px 0 6px } p { margin: 4px 0 12px; max-width: 78ch; color: var(--soft) }
-dl { display: flex; flex-wrap: wrap; gap: 8px 36px; margin: 16px 0 0 } dt { color: var(--soft); font-size: 13px } dd { margin: 0; font-variant-numeric: tabular-nums; overflow-wrap: anywhere }
-.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(340px, 1fr)); gap: 16px }
-figure { margin: 0; background: var(--panel); border: 1px solid var(--line); border-radius: 6px; padding: 10px 12px 6px }
-figcaption { font-weight: 600; font-size: 14px; display: flex; flex-wrap: wrap; justify-content: space-between; column-gap: 12px; overflow-wrap: anywhere } figcaption span { color: var(--soft); font-weight: 400; white-space: nowrap }
-svg { display: block; width: 100%; height: auto } svg text { fill: var(--soft); font-size: 10px; font-variant-numeric: tabular-nums }
-.grid { stroke: var(--line) } .cell { fill: var(--heat) } .most { stroke: var(--most); fill: none; stroke-width: 1.8 } .tail { stroke: var(--tail); fill: none; stroke-width: 1.3; stroke-dasharray: 4 2.5 }
-.dot { fill: var(--most) } .hit { fill: transparent } .hit:hover { fill: var(--heat); fill-opacity: .14 }
-.key { display: flex; flex-wrap: wrap; gap: 6px 24px; margin: 8px 0 14px; color: var(--soft); font-size: 13px } .key svg { display: inline-block; width: 30px; height: 10px; margin-right: 6px; vertical-align: baseline }
-.scroll { overflow-x: auto; background: var(--panel); border: 1px solid var(--line); border-radius: 6px }
-table { border-collapse: collapse; width: 100%; font-size: 13px; font-variant-numeric: tabular-nums } th, td { padding: 4px 12px; text-align: right; white-space: nowrap; border-top: 1px solid var(--line) }
-thead th { border-top: 0; color: var(--soft); font-weight: 600; vertical-align: bottom } td:first-child, th:first-child, .left { text-align: left } td.low { background: var(--flag) }
-)";
 
 // What all charts share, so that heights compare.
 struct Axis {
@@ -131,7 +99,7 @@ std::string chart(const CalibrationSummary& summary, const std::string& kind, co
 
 std::string facts(const engine::Calibration& calibration, float bound) {
   std::string text = "<dl>";
-  const auto fact = [&](std::string_view name, std::string_view value) { text += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>", name, escaped(value)); };
+  const auto fact = [&](std::string_view name, std::string_view value) { text += html_fact(name, value); };
   for (const auto& [key, name] : {std::pair{"model", "Model"}, {"data", "Data"}, {"prefill_tokens", "Prompt tokens"}, {"decode_tokens", "Generated tokens"}, {"compute", "Arithmetic"}, {"weights", "Weights"}}) {
     const auto at = calibration.metadata.find(key);
     if (at != calibration.metadata.end() && at->second != "0") fact(name, at->second);
@@ -205,10 +173,8 @@ std::string calibration_page(const engine::Calibration& calibration, float bound
   const CalibrationSummary summary = summarize(calibration, bound);
   const Axis axis = axis_of(summary);
   const auto model = calibration.metadata.find("model");
-  const std::string title = "Calibration" + (model == calibration.metadata.end() ? "" : " of " + escaped(model->second));
-  std::string page = fmt::format("<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><meta name='viewport' content='width=device-width, initial-scale=1'><title>{}</title><style>{}</style></head><body><main>\n<h1>{}</h1>\n",
-                                 title, kStyle, title);
-  page += facts(calibration, bound);
+  const std::string title = "Calibration" + (model == calibration.metadata.end() ? "" : " of " + model->second);
+  std::string page = facts(calibration, bound);
   page += "<h2>Activations over the layers</h2><p>A column is a layer, its darkness the share of values in that octave of |x|. A maximum far above the 99.99 percentile is a few values that decide the scale of all.</p>\n"
           "<div class='key'><span><svg viewBox='0 0 30 10'><g class='cell'><rect x='0' width='10' height='10' fill-opacity='.15'/><rect x='10' width='10' height='10' fill-opacity='.5'/><rect x='20' width='10' height='10' "
           "fill-opacity='.9'/></g></svg>share of values</span><span><svg viewBox='0 0 30 10'><line class='most' x1='0' x2='30' y1='5' y2='5'/><circle class='dot' cx='15' cy='5' r='3'/></svg>largest |x|</span>"
@@ -220,7 +186,7 @@ std::string calibration_page(const engine::Calibration& calibration, float bound
   page += "<h2>Channels that stand out</h2><p>Inputs whose maximum is more than eight times that of their point's median channel, the most prominent first.</p>\n";
   page += outlier_table(summary);
   page += coverage_table(summary);
-  return page + "</main></body></html>\n";
+  return html_page(title, page);
 }
 
 }  // namespace inflight::cli
