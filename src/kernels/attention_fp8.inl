@@ -3,7 +3,7 @@
 //
 // A call of few rows decodes codes in registers as its passes read them; one of many decodes each tile once, to BF16. Both multiply the same numbers in the same
 // order: where the ISA's registers hold numbers in units of 1 / kKeyUnit or 1 / kValueUnit, powers of two, q or the weights are that much larger.
-constexpr std::int64_t kDirectRows = kMaxPassRows;  // at most so many decode in registers
+constexpr std::int64_t kDirectRows = 2 * kMaxPassRows;  // at most so many decode in registers
 
 struct E4m3Cache {
   using Stored = std::uint8_t;

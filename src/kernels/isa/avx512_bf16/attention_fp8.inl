@@ -125,9 +125,9 @@ void attend_e4m3_full_dot(const Fp8AttendArgs& given) {
     const Tile<std::uint16_t> tile = dot_tile(args, codes, ahead, !few, scratch);
     for_dot_passes(args, codes, [&]<int kRows>(DotPass<kRows> pass, std::int64_t row) {
       const int begin = tile_begin(args, codes.position, row / args.heads), end = tile_end(args, codes.position, (row + kRows - 1) / args.heads);
-      if constexpr (kRows <= kDirectRows) {
-        if (few) code_scores<kRows>(args, codes, ahead, scratch, row, scored);
-        else pass.scores(args, tile, begin, end, scratch, row, scored);
+      constexpr int kAtOnce = kRows < 4 ? kRows : 4;
+      if (few) {
+        for (int r = 0; r < kRows; r += kAtOnce) code_scores<kAtOnce>(args, codes, ahead, scratch, row + r, scored + r);
       } else {
         pass.scores(args, tile, begin, end, scratch, row, scored);
       }
