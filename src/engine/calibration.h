@@ -8,6 +8,7 @@
 // Forms of files (docs/formats/calibration.md): our own (.safetensors, everything), a text of `<point>.activation_scale<TAB>maximum` lines as FastDeploy writes it,
 // and a JSON object {point: maximum}.
 #pragma once
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <limits>
@@ -64,8 +65,8 @@ struct PointStats {
   // 10 log10(signal / error) of E4M3 with that clip, over values up to `most`; infinity when nothing is lost, NaN without a histogram or signal. A few large values
   // are nearly all of the signal of all: what they do to the others shows with `most` at a percentile.
   double sqnr(float clip, float bound, float most = std::numeric_limits<float>::infinity()) const;
-  // clip / bound, and never 0: where only zeros were seen any scale is right, and 1 / bound is taken.
-  static float scale(float clip, float bound) { return (clip > 0 ? clip : 1.0f) / bound; }
+  // clip / bound, and never so small that its reciprocal is not finite: where only zeros were seen any scale is right, and 1 / bound is taken.
+  static float scale(float clip, float bound) { return clip > 0 ? std::max(clip / bound, std::numeric_limits<float>::min()) : 1 / bound; }
 
   // One run more. A better origin replaces a worse one; equals add up. A part that one side lacks is dropped from the sum. kCorrupt: channels differ in number.
   Result<void> merge(const PointStats& other);

@@ -67,6 +67,7 @@ TEST(PointStats, a_point_of_zeros_has_a_scale_that_divides) {
   const PointStats stats = stats_of({0, 0, 0});
   EXPECT_EQ(stats.mse_clip(kE4m3Max), 0);
   EXPECT_EQ(PointStats::scale(stats.absmax(), kE4m3Max), 1 / kE4m3Max);
+  EXPECT_TRUE(std::isfinite(1 / PointStats::scale(1e-44f, kE4m3Max)));
 }
 
 // The error that the histogram promises is the error of the values themselves.
