@@ -74,14 +74,16 @@ TEST(ActivationScales, paddlepaddles_two_conventions_become_one) {
     folder.tensors[layer + "mlp.experts.2.up_gate_proj.activation_scale"] = bf16(0.375f);
     folder.tensors[layer + "mlp.experts.7.up_gate_proj.activation_scale"] = bf16(0.3125f);
     folder.tensors[layer + "mlp.experts.3.down_proj.activation_scale"] = bf16(0.5f);
+    folder.tensors[layer + "mlp.experts.6.down_proj.activation_scale"] = bf16(0.25f);
     folder.tensors[layer + "mlp.experts.4.down_proj.activation_scale"] = bf16(0);  // saw no token
+    folder.tensors["ernie.layers.2.mlp.experts.4.down_proj.activation_scale"] = bf16(0);
     folder.tensors[layer + "mlp.shared_experts.down_proj.activation_scale"] = bf16(2);
     const auto scales = scales_of(folder);
     ASSERT_TRUE(scales) << scales.error().message;
     const std::map<std::string, float, std::less<>> want = {
         {layer + "self_attn.qkv_proj", 18 / bound},      {layer + "self_attn.cachek_matmul", 6 / bound}, {layer + "self_attn.cachev_matmul", 7 / bound},
         {layer + "self_attn.q_matmul", 9 / bound},       {layer + "self_attn.s_matmul", 1 / bound},      {layer + "mlp.experts.up_gate_proj", 0.375f},
-        {layer + "mlp.experts.3.down_proj", 0.5f},       {layer + "mlp.shared_experts.down_proj", 2}};
+        {layer + "mlp.experts.3.down_proj", 0.5f},       {layer + "mlp.experts.4.down_proj", 0.5f}, {layer + "mlp.experts.6.down_proj", 0.25f}, {layer + "mlp.shared_experts.down_proj", 2}};
     EXPECT_EQ(scales->scale, want);
   }
 }

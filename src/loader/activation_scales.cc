@@ -73,6 +73,18 @@ Result<float> largest_in(const Checkpoint& checkpoint, const checkpoint::Tensor&
   return largest;
 }
 
+// The largest scale of the same matrix of the layer's other experts; 0: there is none, or the point is of no expert.
+float of_other_experts(const quant::ActivationScales& scales, const std::string& point) {
+  const std::string_view kExperts = ".experts.";
+  const std::size_t at = point.find(kExperts);
+  if (at == std::string::npos) return 0;
+  const std::string layer = point.substr(0, at + kExperts.size()), matrix = point.substr(point.rfind('.'));
+  float largest = 0;
+  for (auto other = scales.scale.lower_bound(layer); other != scales.scale.end() && other->first.starts_with(layer); ++other)
+    if (other->first.ends_with(matrix) && other->first.find('.', layer.size()) != std::string::npos) largest = std::max(largest, other->second);
+  return largest;
+}
+
 }  // namespace
 
 std::vector<ScaleTensor> scale_tensors(const Checkpoint& checkpoint, const params::ParamTable& table, const JsonView& config) {
@@ -134,13 +146,21 @@ Result<quant::ActivationScales> read_activation_scales(const Checkpoint& checkpo
   const StoredActivations stored = TRY(stored_activations(config));
   const float bound = stored.bound == 0 ? kE4m3Max : stored.bound;
   quant::ActivationScales scales;
+  std::set<std::string> unreached;
   for (const ScaleTensor& source : scale_tensors(checkpoint, table, config)) {
     float value = TRY(largest_in(checkpoint, checkpoint.tensors()[static_cast<std::size_t>(source.tensor)]));
     if (source.absmax) value /= bound;
-    if (value == 0) continue;
+    if (value == 0) {
+      unreached.insert(source.point);
+      continue;
+    }
     float& scale = scales.scale[source.point];
     scale = std::max(scale, value);
   }
+  std::map<std::string, float> of_others;
+  for (const std::string& point : unreached)
+    if (const float scale = of_other_experts(scales, point); scale != 0 && scales.of(point) == 0) of_others.emplace(point, scale);
+  scales.scale.insert(of_others.begin(), of_others.end());
   return scales;
 }
 

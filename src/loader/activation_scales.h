@@ -33,7 +33,8 @@ struct StoredActivations {
 };
 Result<StoredActivations> stored_activations(const JsonView& config);
 
-// FP32 multipliers; empty where the checkpoint has none. A scale of 0 (an expert that no token reached) is left out. Small reads, one a tensor.
+// FP32 multipliers; empty where the checkpoint has none. A scale of 0 is none: an expert that no token reached takes the largest of its layer's others.
+// Small reads, one a tensor.
 // kCorrupt names the tensor: another dtype than BF16, F16 or F32, too many numbers, a scale that is negative, infinite or no number.
 Result<quant::ActivationScales> read_activation_scales(const checkpoint::Checkpoint& checkpoint, const params::ParamTable& table, const JsonView& config);
 
