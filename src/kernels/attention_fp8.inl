@@ -9,10 +9,10 @@ struct E4m3Cache {
   using Stored = std::uint8_t;
   static Pair values(const std::uint8_t* p) { return value_numbers(p); }
   static Pair values_first(const std::uint8_t* p, std::int64_t n) { return value_numbers_first(p, n); }
-  static Pair in_order(Pair v) { return v; }
+  static Pair in_order(Pair v) { return interleave(v); }
 };
 
-constexpr int fp8_score_vectors(int heads) { return kRegisters == 32 ? (heads <= 2 ? 4 : 2) : heads == 1 ? 2 : 1; }
+constexpr int fp8_score_vectors(int heads) { return kRegisters == 32 ? (heads <= 2 ? 4 : 2) : heads <= 2 ? 2 : 1; }
 
 // tile_scores() of attention.inl on codes; q is larger by kKeyUnit.
 template <int kHeads, bool kFetch>

@@ -18,10 +18,10 @@ inline Quad key_numbers(const std::uint8_t* p) {
   return {{_mm256_cvtph_ps(_mm256_castsi256_si128(even)), _mm256_cvtph_ps(_mm256_castsi256_si128(odd)), _mm256_cvtph_ps(_mm256_extracti128_si256(even, 1)),
            _mm256_cvtph_ps(_mm256_extracti128_si256(odd, 1))}};
 }
-// 2 * kLanes elements of a value, in order.
+// 2 * kLanes elements of a value.
 inline Pair value_numbers(__m128i codes) {
-  const __m256i words = _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7), _mm256_set1_epi16(static_cast<short>(0xbfff)));
-  return {_mm256_cvtph_ps(_mm256_castsi256_si128(words)), _mm256_cvtph_ps(_mm256_extracti128_si256(words, 1))};
+  const __m128i mask = _mm_set1_epi16(static_cast<short>(0xbf80));
+  return {_mm256_cvtph_ps(_mm_and_si128(_mm_srai_epi16(_mm_slli_epi16(codes, 8), 1), mask)), _mm256_cvtph_ps(_mm_and_si128(_mm_srai_epi16(codes, 1), mask))};
 }
 inline Pair value_numbers(const std::uint8_t* p) { return value_numbers(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
 inline Pair value_numbers_first(const std::uint8_t* p, std::int64_t n) {
@@ -31,21 +31,20 @@ inline Pair value_numbers_first(const std::uint8_t* p, std::int64_t n) {
 }
 
 // To BF16: 64 codes of keys, which become two rows of pairs [16][2], and 64 codes of values in order.
-inline __m256i number_bits(V v, float unit) { return _mm256_castps_si256(mul(v, set1(unit))); }
+inline void store_bf16_pairs(std::uint16_t* p, V even, V odd, float unit) {
+  const __m256i low = _mm256_srli_epi32(_mm256_castps_si256(mul(even, set1(unit))), 16), high = _mm256_castps_si256(mul(odd, set1(unit)));  // whose low halves are 0
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_or_si256(low, high));
+}
 inline void decode_keys(const std::uint8_t* codes, std::uint16_t* out) {
   for (int half = 0; half < 2; ++half) {
     const Quad key = key_numbers(codes + 32 * half);
-    for (int i = 0; i < 4; i += 2) {
-      const __m256i even = _mm256_srli_epi32(number_bits(key.part[i], kKeyUnit), 16), odd = number_bits(key.part[i + 1], kKeyUnit);
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 16 * i + 16 * half), _mm256_or_si256(even, odd));  // low halves of `odd` are 0
-    }
+    for (int i = 0; i < 4; i += 2) store_bf16_pairs(out + 16 * i + 16 * half, key.part[i], key.part[i + 1], kKeyUnit);
   }
 }
 inline void decode_values(const std::uint8_t* codes, std::uint16_t* out) {
   for (int i = 0; i < 64; i += 16) {
     const Pair v = value_numbers(codes + i);
-    const __m256i low = _mm256_srli_epi32(number_bits(v.even, kValueUnit), 16), high = _mm256_srli_epi32(number_bits(v.odd, kValueUnit), 16);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8));
+    store_bf16_pairs(out + i, v.even, v.odd, kValueUnit);
   }
 }
 

@@ -11,10 +11,10 @@ struct Quad {
 
 // Sign, exponent and mantissa of a code are those of an FP16 number 2^8 times smaller, subnormals included: numbers in registers are in that unit.
 constexpr float kValueUnit = 256;
-// 2 * kLanes elements of a value, in order.
+// 2 * kLanes elements of a value.
 inline Pair value_numbers(__m256i codes) {
-  const __m512i words = _mm512_and_si512(_mm512_slli_epi16(_mm512_cvtepi8_epi16(codes), 7), _mm512_set1_epi16(static_cast<short>(0xbfff)));
-  return {_mm512_cvtph_ps(_mm512_castsi512_si256(words)), _mm512_cvtph_ps(_mm512_extracti64x4_epi64(words, 1))};
+  const __m256i mask = _mm256_set1_epi16(static_cast<short>(0xbf80));
+  return {_mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16(_mm256_slli_epi16(codes, 8), 1), mask)), _mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16(codes, 1), mask))};
 }
 inline Pair value_numbers(const std::uint8_t* p) { return value_numbers(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
 inline Pair value_numbers_first(const std::uint8_t* p, std::int64_t n) { return value_numbers(_mm256_maskz_loadu_epi8((__mmask32{1} << n) - 1, p)); }
@@ -77,19 +77,18 @@ inline Quad key_numbers(const std::uint8_t* p) {
            _mm512_cvtph_ps(_mm512_extracti64x4_epi64(odd, 1))}};
 }
 // To BF16: 64 codes of keys, which become two rows of pairs [16][2], and 64 codes of values in order.
-inline __m512i number_bits(V v, float unit) { return _mm512_castps_si512(mul(v, set1(unit))); }
+inline void store_bf16_pairs(std::uint16_t* p, V even, V odd, float unit) {
+  const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(mul(even, set1(unit))), 16), high = _mm512_castps_si512(mul(odd, set1(unit)));  // whose low halves are 0
+  _mm512_storeu_si512(p, _mm512_or_si512(low, high));
+}
 inline void decode_keys(const std::uint8_t* codes, std::uint16_t* out) {
   const Quad key = key_numbers(codes);
-  for (int i = 0; i < 4; i += 2) {
-    const __m512i even = _mm512_srli_epi32(number_bits(key.part[i], kKeyUnit), 16), odd = number_bits(key.part[i + 1], kKeyUnit);
-    _mm512_storeu_si512(out + 16 * i, _mm512_or_si512(even, odd));  // low halves of `odd` are 0
-  }
+  for (int i = 0; i < 4; i += 2) store_bf16_pairs(out + 16 * i, key.part[i], key.part[i + 1], kKeyUnit);
 }
 inline void decode_values(const std::uint8_t* codes, std::uint16_t* out) {
   for (int i = 0; i < 64; i += 32) {
     const Pair v = value_numbers(codes + i);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), high_halves(mul(v.even, set1(kValueUnit))));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i + 16), high_halves(mul(v.odd, set1(kValueUnit))));
+    store_bf16_pairs(out + i, v.even, v.odd, kValueUnit);
   }
 }
 
