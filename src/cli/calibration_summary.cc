@@ -1,9 +1,10 @@
 #include "cli/calibration_summary.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
+
+#include "nn/observer.h"
 
 namespace inflight::cli {
 namespace {
@@ -35,16 +36,6 @@ Place place_of(const std::string& point) {
   const std::size_t at = place.kind.find(".experts.") + 9;
   place.kind.replace(at, place.kind.find('.', at) - at, "*");
   return place;
-}
-
-// Where a kind comes in a layer; those that are not known come last, by name.
-std::size_t rank_of(const std::string& kind) {
-  constexpr std::array<std::string_view, 17> kOrder = {
-      "qkv_proj", "qkv_a_proj", "kv_a_proj_with_mqa", "q_b_proj", "q_proj", "kv_b_proj", "q_matmul", "cachek_matmul", "cachev_matmul", "self_attn.o_proj", "mlp.up_gate_proj", "mlp.down_proj",
-      "shared_experts.up_gate_proj", "shared_experts.down_proj", "experts.up_gate_proj", "experts.*.down_proj", "lm_head"};
-  for (std::size_t i = 0; i < kOrder.size(); ++i)
-    if (kind.ends_with(kOrder[i]) && (kOrder[i] != "experts.up_gate_proj" || !kind.contains("shared_"))) return i;
-  return kOrder.size();
 }
 
 void add(PointSummary& cell, const engine::PointStats& stats, float bound) {
@@ -84,7 +75,7 @@ CalibrationSummary summarize(const engine::Calibration& calibration, float bound
       if (stats.channels[channel] > kStandsOut * median) summary.outliers.push_back({point, static_cast<std::int64_t>(channel), stats.channels[channel], median});
   }
   std::ranges::sort(summary.layers, {}, [](std::int64_t layer) { return std::pair(layer < 0, layer); });
-  std::ranges::sort(summary.kinds, {}, [](const std::string& kind) { return std::pair(rank_of(kind), kind); });
+  std::ranges::sort(summary.kinds, {}, [](const std::string& kind) { return std::pair(nn::order_of_point(kind), kind); });
   std::ranges::sort(summary.outliers, std::greater(), [](const Outlier& outlier) { return outlier.amax / outlier.median; });
   if (summary.outliers.size() > kMostOutliers) summary.outliers.resize(kMostOutliers);
   return summary;

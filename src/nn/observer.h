@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 namespace inflight::nn {
 
@@ -20,5 +21,8 @@ class Observer {
   // Experts of a layer that all tokens of the step go through once more, each alone; what they give is dropped, and see() is shown the input of their down_proj.
   virtual std::span<const std::int32_t> forced_experts(std::int64_t /*layer*/) const { return {}; }
 };
+
+// For reports: where a point ("model.layers.3.self_attn.o_proj", or the end of it) comes in the forward pass of its layer; points of one kind have the same number.
+int order_of_point(std::string_view point);
 
 }  // namespace inflight::nn
