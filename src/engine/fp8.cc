@@ -7,6 +7,7 @@
 #include "loader/activation_scales.h"
 #include "params/points.h"
 #include "quant/fp8_formats.h"
+#include "quant/matrix_names.h"
 
 namespace inflight::engine {
 namespace {
@@ -80,7 +81,7 @@ Result<std::vector<nn::AttentionScales>> attention_scales(const params::ParamTab
   if (!cache) return result;
   std::vector<std::string> scaled, unscaled;
   for (const params::ParamSpec& row : table.rows) {
-    if (row.name != "qkv_proj" || row.role == params::Role::kVector) continue;
+    if (row.name != quant::kQkvProj || row.role == params::Role::kVector) continue;
     const auto of = [&](std::string_view point) { return scales.of(fmt::format("{}.{}", row.scope, point)); };
     const float q = of(params::kQueryPoint), k = of(params::kKeyPoint), v = of(params::kValuePoint);
     (k != 0 && v != 0 && (q != 0 || !options.fp8_sdpa) ? scaled : unscaled).push_back(row.scope);

@@ -10,6 +10,7 @@
 #include "base/bf16.h"
 #include "base/e4m3.h"
 #include "params/points.h"
+#include "quant/matrix_names.h"
 
 namespace inflight::loader {
 namespace {
@@ -38,9 +39,9 @@ struct Cache {
 
 const std::array<Cache, 4>& attention_names() {
   static const std::array<Cache, 4> kNames = {
-      Cache{params::kQueryPoint, {"q_scale", "attn.q_scale", "q_proj.output_scale"}},
-      Cache{params::kKeyPoint, {"k_scale", "attn.k_scale", "k_proj.output_scale", "k_proj.k_scale", "kv_scale"}},
-      Cache{params::kValuePoint, {"v_scale", "attn.v_scale", "v_proj.output_scale", "v_proj.v_scale", "kv_scale"}},
+      Cache{params::kQueryPoint, {"q_scale", "attn.q_scale", "q_proj.output_scale"}},  // check_sources: allow name: scales of several producers
+      Cache{params::kKeyPoint, {"k_scale", "attn.k_scale", "k_proj.output_scale", "k_proj.k_scale", "kv_scale"}},  // check_sources: allow name: likewise
+      Cache{params::kValuePoint, {"v_scale", "attn.v_scale", "v_proj.output_scale", "v_proj.v_scale", "kv_scale"}},  // check_sources: allow name: likewise
       Cache{"s_matmul", {"prob_output_scale"}},
   };
   return kNames;
@@ -104,7 +105,7 @@ std::vector<ScaleTensor> scale_tensors(const Checkpoint& checkpoint, const param
     for (std::size_t p = 0; p < row.pieces.size(); ++p) bases.push_back(row.piece_base(p));
     for (const std::string& base : bases)
       for (const char* suffix : {".input_scale", ".activation_scale"}) add(point, base + suffix);
-    if (row.name != "qkv_proj") continue;
+    if (row.name != quant::kQkvProj) continue;
     for (const Cache& cache : attention_names()) {
       const std::string of_cache = fmt::format("{}.{}", row.scope, cache.point);
       add(of_cache, of_cache + ".activation_scale");

@@ -13,11 +13,12 @@
 #include "checkpoint/safetensors_writer.h"
 #include "loader/activation_scales.h"
 #include "loader/export_fp8_config.h"
-#include "loader/fp8_rows.h"
 #include "loader/output_files.h"
 #include "loader/param_reader.h"
 #include "params/points.h"
 #include "quant/fp8_formats.h"
+#include "quant/fp8_rows.h"
+#include "quant/matrix_names.h"
 
 namespace inflight::loader {
 namespace {
@@ -121,8 +122,9 @@ void Exporter::add_value(const std::string& point, const std::string& name) {
 
 Result<void> Exporter::check_row(const ParamSpec& row) const {
   if (!paddle_ || row.role == Role::kVector || row.derivation) return {};
-  const bool known = row.role != Role::kLinear || row.name == "qkv_proj" || row.name == "o_proj" || row.name == "up_gate_proj" || row.name == "down_proj";
-  if (!known) return fail(Code::kUnsupported, "{}: FastDeploy's names are known for qkv_proj, o_proj, up_gate_proj and down_proj, but this model has {}; use --naming hf", checkpoint_.folder(), row.full_name());
+  const bool known = row.role != Role::kLinear || std::ranges::find(quant::kDenseMatrices, row.name) != quant::kDenseMatrices.end();
+  if (!known)
+    return fail(Code::kUnsupported, "{}: FastDeploy's names are known for {}, but this model has {}; use --naming hf", checkpoint_.folder(), fmt::join(quant::kDenseMatrices, ", "), row.full_name());
   return {};
 }
 
@@ -209,7 +211,7 @@ Result<void> Exporter::list_steps() {
     TRY(check_row(row));
     if (row.role == Role::kLinear) same_layout &= row.transposed == paddle_;
     TRY(converted(row) ? convert(i) : keep(i, routes[i]));
-    if (!options_.activations || row.name != "qkv_proj" || row.role != Role::kLinear) continue;
+    if (!options_.activations || row.name != quant::kQkvProj || row.role != Role::kLinear) continue;
     const auto value = [&](std::string_view point, std::string_view short_name) {
       add_value(fmt::format("{}.{}", row.scope, point), paddle_ ? fmt::format("{}.{}.activation_scale", renamed(row.scope), point) : fmt::format("{}.{}", renamed(row.scope), short_name));
     };
@@ -293,11 +295,11 @@ Result<void> Exporter::write_scales(const TensorSpec& spec, const std::vector<fl
 
 Result<void> Exporter::write_converted(const Step& step, checkpoint::SafetensorsWriter& writer) {
   const ParamSpec& row = table_.rows[step.param];
-  Fp8Rule rule{.bound = options_.bound, .bf16_scales = paddle_, .transposed = paddle_};
-  if (options_.blocks) rule.scales = Fp8Rule::Scales::kBlocks;
-  else if (row.role == Role::kExpert && options_.expert_channels) rule.scales = Fp8Rule::Scales::kOutput;
+  quant::Fp8Rule rule{.bound = options_.bound, .bf16_scales = paddle_, .transposed = paddle_};
+  if (options_.blocks) rule.scales = quant::Fp8Rule::Scales::kBlocks;
+  else if (row.role == Role::kExpert && options_.expert_channels) rule.scales = quant::Fp8Rule::Scales::kOutput;
   std::int64_t first = 0;
-  Fp8Rows rows;
+  quant::Fp8Rows rows;
   for (std::size_t t = 0; t < step.tensors.size(); ++t) {
     const TensorSpec& spec = step.tensors[t];
     if (spec.name.ends_with("_scale") && !spec.name.ends_with(".weight_scale")) {
@@ -306,7 +308,7 @@ Result<void> Exporter::write_converted(const Step& step, checkpoint::Safetensors
       TRY(write_scales(spec, rows.scales, writer));
     } else {
       const std::int64_t count = spec.shape[paddle_ ? 1 : 0];
-      rows = quantize_rows(reader_.matrix(step.param), first, count, rule, kernels_, pool_);
+      rows = quant::quantize_rows(reader_.matrix(step.param), first, count, rule, kernels_, pool_);
       first += count;
       TRY(writer.write(spec.name, rows.codes.data(), rows.codes.size()));
     }

@@ -1,4 +1,4 @@
-#include "loader/fp8_rows.h"
+#include "quant/fp8_rows.h"
 
 #include <algorithm>
 
@@ -6,19 +6,19 @@
 #include "kernels/fp8.h"
 #include "quant/fp8_formats.h"
 
-namespace inflight::loader {
+namespace inflight::quant {
 namespace {
 
-constexpr std::int64_t kPanel = quant::kPanelRows;
+constexpr std::int64_t kPanel = kPanelRows;
 constexpr float kLeastAbsmax = 1e-8f;  // FastDeploy's
 
 std::int64_t pieces(std::int64_t n, std::int64_t of) { return (n + of - 1) / of; }
 
 }  // namespace
 
-Fp8Rows quantize_rows(const quant::Matrix& matrix, std::int64_t first, std::int64_t rows, const Fp8Rule& rule, const quant::Kernels& kernels, ThreadPool& pool) {
-  const std::int64_t inputs = matrix.inputs, group = rule.scales == Fp8Rule::Scales::kBlocks ? quant::kFp8Block : 0, groups = group == 0 ? 1 : pieces(inputs, group);
-  const std::int64_t together = rule.scales == Fp8Rule::Scales::kMatrix ? rows : rule.scales == Fp8Rule::Scales::kOutput ? 1 : quant::kFp8Block;  // rows that share scales
+Fp8Rows quantize_rows(const Matrix& matrix, std::int64_t first, std::int64_t rows, const Fp8Rule& rule, const Kernels& kernels, ThreadPool& pool) {
+  const std::int64_t inputs = matrix.inputs, group = rule.scales == Fp8Rule::Scales::kBlocks ? kFp8Block : 0, groups = group == 0 ? 1 : pieces(inputs, group);
+  const std::int64_t together = rule.scales == Fp8Rule::Scales::kMatrix ? rows : rule.scales == Fp8Rule::Scales::kOutput ? 1 : kFp8Block;  // rows that share scales
   // visit(row, n, numbers): up to 16 rows [n][inputs] from `row` on, on any thread.
   const auto each_panel = [&](const auto& visit) {
     pool.parallel_for(pieces(rows, kPanel), [&](std::int64_t begin, std::int64_t end) {
@@ -26,12 +26,12 @@ Fp8Rows quantize_rows(const quant::Matrix& matrix, std::int64_t first, std::int6
       for (std::int64_t panel = begin; panel < end; ++panel) {
         const std::int64_t row = panel * kPanel, n = std::min(kPanel, rows - row);
         for (std::int64_t r = 0; r < n; ++r) matrix.format->dequantize(matrix, first + row + r, numbers.data() + r * inputs);
-        visit(row, quant::SourceRows{.data = numbers.data(), .dtype = DType::kF32, .stride = inputs, .rows = static_cast<int>(n), .inputs = inputs});
+        visit(row, SourceRows{.data = numbers.data(), .dtype = DType::kF32, .stride = inputs, .rows = static_cast<int>(n), .inputs = inputs});
       }
     });
   };
   std::vector<float> most(static_cast<std::size_t>(rows * groups));
-  each_panel([&](std::int64_t row, const quant::SourceRows& source) { kernels.fp8->absmax(source, group, most.data() + row * groups); });
+  each_panel([&](std::int64_t row, const SourceRows& source) { kernels.fp8->absmax(source, group, most.data() + row * groups); });
 
   Fp8Rows result;
   result.scales.assign(static_cast<std::size_t>(pieces(rows, std::max<std::int64_t>(together, 1)) * groups), 0.0f);
@@ -43,7 +43,7 @@ Fp8Rows quantize_rows(const quant::Matrix& matrix, std::int64_t first, std::int6
   for (float& scale : result.scales) scale = rule.bf16_scales ? bf16_to_float(float_to_bf16(std::max(scale, kLeastAbsmax) / rule.bound)) : scale / rule.bound;
 
   result.codes.resize(static_cast<std::size_t>(rows * inputs));
-  each_panel([&](std::int64_t row, const quant::SourceRows& source) {
+  each_panel([&](std::int64_t row, const SourceRows& source) {
     std::vector<float> scales(static_cast<std::size_t>(groups * kPanel));
     std::vector<std::uint8_t> panel(static_cast<std::size_t>(kernels::e4m3_panel_bytes(inputs)));
     for (int r = 0; r < source.rows; ++r)
@@ -56,4 +56,4 @@ Fp8Rows quantize_rows(const quant::Matrix& matrix, std::int64_t first, std::int6
   return result;
 }
 
-}  // namespace inflight::loader
+}  // namespace inflight::quant

@@ -6,7 +6,7 @@
 #include "base/thread_pool.h"
 #include "quant/matrix.h"
 
-namespace inflight::loader {
+namespace inflight::quant {
 
 struct Fp8Rule {
   enum class Scales { kMatrix, kOutput, kBlocks } scales = Scales::kMatrix;
@@ -21,6 +21,6 @@ struct Fp8Rows {
 };
 
 // Rows [first, first + rows) of a matrix of any format. Scales are of these rows alone.
-Fp8Rows quantize_rows(const quant::Matrix& matrix, std::int64_t first, std::int64_t rows, const Fp8Rule& rule, const quant::Kernels& kernels, ThreadPool& pool);
+Fp8Rows quantize_rows(const Matrix& matrix, std::int64_t first, std::int64_t rows, const Fp8Rule& rule, const Kernels& kernels, ThreadPool& pool);
 
-}  // namespace inflight::loader
+}  // namespace inflight::quant
