@@ -54,7 +54,9 @@ TEST_P(Goldens, maxima_are_those_of_the_reference) {
     const PointStats* ours = got.find(point);
     ASSERT_NE(ours, nullptr) << point;
     EXPECT_NEAR(ours->amax, stats.amax, 1e-3 * static_cast<double>(stats.amax)) << point;
-    if (ours->origin == Origin::kSeen) EXPECT_EQ(*std::ranges::max_element(ours->channels), ours->amax) << point;
+    if (ours->origin == Origin::kSeen) {
+      EXPECT_EQ(*std::ranges::max_element(ours->channels), ours->amax) << point;
+    }
   }
   // The head is the one point that is not quantized there.
   float final_state = 0;
@@ -104,7 +106,9 @@ TEST(Collector, generated_tokens_show_what_prompt_tokens_do) {
       EXPECT_NEAR(decoded.find(point)->amax, stats.amax, 1e-4 * static_cast<double>(stats.amax)) << model << " " << point;
       EXPECT_EQ(decoded.find(point)->values(), stats.values()) << model << " " << point;
       ASSERT_NE(integers.find(point), nullptr) << point;
-      if (expert_point(point).expert < 0) EXPECT_NEAR(integers.find(point)->amax, stats.amax, 0.1 * static_cast<double>(stats.amax)) << model << " " << point;
+      if (expert_point(point).expert < 0) {
+        EXPECT_NEAR(integers.find(point)->amax, stats.amax, 0.1 * static_cast<double>(stats.amax)) << model << " " << point;
+      }
     }
   }
 }
