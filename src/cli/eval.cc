@@ -1,4 +1,4 @@
-// inflight eval MODEL --data FILE [--reference MODEL2]
+// inflight eval MODEL --data FILE [--reference MODEL2 [--report FILE.html]]
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -9,12 +9,16 @@
 #include "checkpoint/model_folder.h"
 #include "cli/command.h"
 #include "cli/common_options.h"
+#include "cli/comparison.h"
+#include "cli/comparison_page.h"
 #include "cli/console.h"
 #include "cli/divergence.h"
 #include "cli/format.h"
 #include "cli/forward_runner.h"
+#include "cli/html_page.h"
 #include "cli/input.h"
 #include "cli/interrupt.h"
+#include "cli/token_text.h"
 #include "text/tokenizer.h"
 
 namespace inflight::cli {
@@ -31,14 +35,19 @@ struct Arguments {
   bool experts = false;
   std::optional<std::string> reference;
   std::string reference_quantization;
-  std::string reference_compute = "fp32";
+  std::optional<std::string> reference_compute;  // fp32 without it
+  std::optional<std::string> report;
 };
+
+constexpr std::size_t kWorst = 20;     // tokens that are named
+constexpr std::int64_t kBefore = 12;   // tokens of text shown before one of them
 
 // A model with a cache of one window.
 struct Side {
   std::unique_ptr<engine::OpenedModel> opened;
   std::optional<ForwardRunner> runner;
   std::vector<float> logits;  // [step, stride]
+  std::vector<float> hidden;  // [layers + 1, step, H]; empty: not wanted
 };
 
 Result<Side> open_side(const ModelArguments& arguments, std::int64_t window, std::int64_t step) {
@@ -51,8 +60,7 @@ Result<Side> open_side(const ModelArguments& arguments, std::int64_t window, std
   return side;
 }
 
-Result<std::vector<std::int32_t>> encode_data(const Arguments& arguments, const std::string& folder) {
-  const text::Tokenizer tokenizer = TRY(text::Tokenizer::load(folder));
+Result<std::vector<std::int32_t>> encode_data(const Arguments& arguments, const text::Tokenizer& tokenizer, const std::string& folder) {
   std::string text = TRY(read_file(arguments.data));
   TRY(check_utf8(text, arguments.data));
   std::vector<std::int32_t> ids = TRY(tokenizer.encode(text, /*add_special_tokens=*/false));
@@ -65,15 +73,56 @@ Result<std::vector<std::int32_t>> encode_data(const Arguments& arguments, const 
 
 // The reference must read the same ids: same vocabulary, and the same tokens for this text.
 Result<void> check_same_ids(const Arguments& arguments, const std::string& reference_folder, const std::vector<std::int32_t>& ids) {
-  if (TRY(encode_data(arguments, reference_folder)) != ids)
+  const text::Tokenizer tokenizer = TRY(text::Tokenizer::load(reference_folder));
+  if (TRY(encode_data(arguments, tokenizer, reference_folder)) != ids)
     return fail(Code::kInvalidArgument, "the tokenizer of the reference \"{}\" gives other ids for \"{}\": their distributions cannot be compared", *arguments.reference, arguments.data);
   return {};
 }
 
+// The reference runs plainly: what is asked of the model's formats, cache and FP8 is not asked of it.
+ModelArguments reference_of(const Arguments& arguments) {
+  ModelArguments reference = arguments.model;
+  reference.model = *arguments.reference;
+  engine::EngineOptions& engine = reference.engine;
+  const engine::EngineOptions plain;
+  engine.quantization = arguments.reference_quantization;
+  engine.quantization_overrides.clear();
+  engine.compute = arguments.reference_compute.value_or("fp32");
+  engine.lm_head = plain.lm_head;
+  engine.kv_cache_dtype = plain.kv_cache_dtype;
+  engine.fp8_target = plain.fp8_target;
+  engine.fp8_activations = "none";
+  engine.fp8_amax = plain.fp8_amax;
+  engine.fp8_sdpa = plain.fp8_sdpa;
+  return reference;
+}
+
+Result<void> check(const Arguments& arguments) {
+  TRY(check(arguments.model));
+  TRY(check_choice("--mode", arguments.mode, {"prefill", "decode"}));
+  if (arguments.window < 2) return fail(Code::kInvalidArgument, "--window must be at least 2, but is {}", arguments.window);
+  if (arguments.windows < 0) return fail(Code::kInvalidArgument, "--windows must be at least 1, but is {}", arguments.windows);
+  if (arguments.reference) {
+    TRY(check(reference_of(arguments)));
+  } else {
+    if (!arguments.reference_quantization.empty()) return fail(Code::kInvalidArgument, "--reference-quantization needs --reference");
+    if (arguments.reference_compute) return fail(Code::kInvalidArgument, "--reference-compute needs --reference");
+    if (arguments.report) return fail(Code::kInvalidArgument, "--report needs --reference: the page compares a model with another one, or with itself in other arithmetic or formats");
+  }
+  if (arguments.report) {
+    if (arguments.report->empty()) return fail(Code::kInvalidArgument, "--report needs the name of a file to write");
+    TRY(check_writable(*arguments.report));
+  }
+  return {};
+}
+
+// What is added up over the windows.
 struct Sums {
-  double nats = 0;                // sum over windows of the window's mean
-  std::vector<double> kl;         // every scored position
+  double nats = 0, reference_nats = 0;  // over windows: the window's mean
+  std::vector<double> kl;               // every scored position
   std::int64_t same_top = 0;
+  WorstTokens worst{kWorst};
+  std::vector<Noise> layers;            // empty: not compared
 };
 
 // A line a layer: tokens of each expert, and how far the busiest is above the mean. Dense layers are left out.
@@ -93,25 +142,127 @@ std::string expert_text(const std::vector<std::vector<std::int64_t>>& tokens) {
   return text;
 }
 
-Result<int> run(const Arguments& arguments) {
-  TRY(check(arguments.model));
-  TRY(check_choice("--mode", arguments.mode, {"prefill", "decode"}));
-  if (arguments.window < 2) return fail(Code::kInvalidArgument, "--window must be at least 2, but is {}", arguments.window);
-  if (arguments.windows < 0) return fail(Code::kInvalidArgument, "--windows must be at least 1, but is {}", arguments.windows);
-  ModelArguments reference_arguments = arguments.model;
-  if (arguments.reference) {
-    reference_arguments.model = *arguments.reference;
-    reference_arguments.engine.quantization = arguments.reference_quantization;
-    reference_arguments.engine.compute = arguments.reference_compute;
-    reference_arguments.engine.lm_head = "auto";
-    reference_arguments.engine.kv_cache_dtype = "auto";
-    TRY(check(reference_arguments));
-  } else if (!arguments.reference_quantization.empty()) {
-    return fail(Code::kInvalidArgument, "--reference-quantization needs --reference");
+// Runs one window through both models.
+class Scorer {
+ public:
+  Scorer(const Arguments& arguments, Side& model, Side* reference, std::int64_t step)
+    : model_(model), reference_(reference), step_(step), phase_(arguments.mode == "decode" ? Phase::kDecode : Phase::kPrefill) {
+    if (!reference) return;
+    const models::ModelInfo &ours = model.opened->model->info(), &theirs = reference->opened->model->info();
+    if (ours.layers != theirs.layers || ours.hidden != theirs.hidden) return;
+    sums.layers.resize(static_cast<std::size_t>(ours.layers + 1));
+    for (Side* side : {&model, reference}) side->hidden.resize(sums.layers.size() * static_cast<std::size_t>(step * ours.hidden));
   }
 
+  Result<void> score(std::int64_t number, std::span<const std::int32_t> window) {
+    const auto length = static_cast<std::int64_t>(window.size());
+    double nats = 0, reference_nats = 0;
+    for (std::int64_t first = 0; first < length; first += step_) {
+      const std::int64_t count = std::min(step_, length - first);
+      const ForwardRunner::Chunk chunk{.ids = window.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)),
+                                       .position = first,
+                                       .phase = phase_,
+                                       .rope_length = phase_ == Phase::kPrefill ? length : 0};
+      forward(model_, chunk);
+      if (reference_) forward(*reference_, chunk);
+      TRY(add_noise(number, count));
+      const std::int64_t scored = std::min(count, length - 1 - first);  // the last token predicts nothing that is here
+      std::vector<RowScore> scores(static_cast<std::size_t>(scored));
+      const std::int64_t vocabulary = model_.opened->model->info().vocabulary;
+      model_.opened->pool->parallel_for(scored, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t row = begin; row < end; ++row) {
+          const float* logits = model_.logits.data() + row * model_.runner->stride();
+          const float* other = reference_ ? reference_->logits.data() + row * reference_->runner->stride() : nullptr;
+          scores[static_cast<std::size_t>(row)] = score_row(logits, other, vocabulary, window[static_cast<std::size_t>(first + row + 1)]);
+        }
+      });
+      for (std::int64_t row = 0; row < scored; ++row) {
+        const RowScore& score = scores[static_cast<std::size_t>(row)];
+        if (!std::isfinite(score.nats) || !std::isfinite(score.kl)) return fail(Code::kInternal, "the logits of window {}, position {} are not finite", number, first + row);
+        nats += score.nats;
+        if (!reference_) continue;
+        reference_nats += score.reference_nats;
+        sums.kl.push_back(score.kl);
+        sums.same_top += score.same_top;
+        sums.worst.add({.window = number, .position = first + row + 1, .target = window[static_cast<std::size_t>(first + row + 1)], .score = score});
+      }
+    }
+    sums.nats += nats / static_cast<double>(length - 1);
+    sums.reference_nats += reference_nats / static_cast<double>(length - 1);
+    return {};
+  }
+
+  Sums sums;
+
+ private:
+  void forward(Side& side, ForwardRunner::Chunk chunk) {
+    chunk.logits = side.logits.data();
+    chunk.hidden = side.hidden.empty() ? nullptr : side.hidden.data();
+    side.runner->forward(chunk);
+  }
+
+  // A layer is one thread's, and tokens come in their order: the sums do not depend on the threads.
+  Result<void> add_noise(std::int64_t number, std::int64_t count) {
+    const std::int64_t values = count * model_.opened->model->info().hidden;
+    const auto layers = static_cast<std::int64_t>(sums.layers.size());
+    if (layers == 0) return {};
+    model_.opened->pool->parallel_for(layers, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t layer = begin; layer < end; ++layer)
+        sums.layers[static_cast<std::size_t>(layer)].add(model_.hidden.data() + layer * values, reference_->hidden.data() + layer * values, values);
+    });
+    for (std::int64_t layer = 0; layer < layers; ++layer)
+      if (const Noise& noise = sums.layers[static_cast<std::size_t>(layer)]; !std::isfinite(noise.signal) || !std::isfinite(noise.noise))
+        return fail(Code::kInternal, "a hidden state of window {} is not finite {}", number, layer == 0 ? "after the embedding" : fmt::format("after layer {}", layer - 1));
+    return {};
+  }
+
+  Side& model_;
+  Side* reference_;
+  std::int64_t step_;
+  Phase phase_;
+};
+
+ComparedModel described(const ModelArguments& arguments, const Side& side, double nats) {
+  const engine::EngineOptions& engine = arguments.engine;
+  std::string weights = engine.quantization.empty() ? "as stored" : side.opened->quantization;
+  for (const std::string& exception : engine.quantization_overrides) weights += ", " + exception;
+  std::string cache{dtype_name(side.runner->kv_shape().dtype)};
+  return {.name = arguments.model,
+          .facts = {{"weights", weights},
+                    {"output head", engine.lm_head},
+                    {"arithmetic", engine.compute},
+                    {"KV cache", cache},
+                    {"FP8 activations", engine.fp8_activations + (engine.fp8_amax.empty() ? "" : ", scales of " + engine.fp8_amax)},
+                    {"FP8 attention", engine.fp8_sdpa ? "yes" : "no"}},
+          .nats = nats};
+}
+
+Result<std::vector<ComparedToken>> named(const std::vector<WorstToken>& worst, const text::Tokenizer& tokenizer, std::span<const std::int32_t> ids, std::int64_t window) {
+  std::vector<ComparedToken> tokens;
+  for (const WorstToken& token : worst) {
+    const std::int64_t shown = std::min(kBefore, token.position);
+    const std::span<const std::int32_t> before = ids.subspan(static_cast<std::size_t>(token.window * window + token.position - shown), static_cast<std::size_t>(shown));
+    const auto text = [&](std::int32_t id) { return token_text(tokenizer, before, id); };
+    const RowScore& score = token.score;
+    tokens.push_back({.window = token.window,
+                      .position = token.position,
+                      .kl = score.kl,
+                      .before = TRY(tokenizer.decode(before, /*skip_special=*/false)),
+                      .id = token.target,
+                      .text = TRY(text(token.target)),
+                      .p = std::exp(-score.nats),
+                      .reference_p = std::exp(-score.reference_nats),
+                      .model = {.id = score.top, .text = TRY(text(score.top)), .p = score.top_p},
+                      .reference = {.id = score.reference_top, .text = TRY(text(score.reference_top)), .p = score.reference_top_p}});
+  }
+  return tokens;
+}
+
+Result<int> run(const Arguments& arguments) {
+  TRY(check(arguments));
   const std::string folder = TRY(checkpoint::resolve_model_folder(arguments.model.model));
-  const std::vector<std::int32_t> ids = TRY(encode_data(arguments, folder));
+  const text::Tokenizer tokenizer = TRY(text::Tokenizer::load(folder));
+  const std::vector<std::int32_t> ids = TRY(encode_data(arguments, tokenizer, folder));
   if (arguments.reference) TRY(check_same_ids(arguments, TRY(checkpoint::resolve_model_folder(*arguments.reference)), ids));
   const std::int64_t whole = static_cast<std::int64_t>(ids.size()) / arguments.window;
   if (whole == 0) return fail(Code::kInvalidArgument, "\"{}\" has {} tokens, less than one window of {}", arguments.data, ids.size(), arguments.window);
@@ -122,7 +273,7 @@ Result<int> run(const Arguments& arguments) {
   Side model = TRY(open_side(arguments.model, arguments.window, step));
   std::optional<Side> reference;
   if (arguments.reference) {
-    reference = TRY(open_side(reference_arguments, arguments.window, step));
+    reference = TRY(open_side(reference_of(arguments), arguments.window, step));
     const std::int64_t ours = model.opened->model->info().vocabulary, theirs = reference->opened->model->info().vocabulary;
     if (ours != theirs) return fail(Code::kInvalidArgument, "the vocabulary has {} rows, the reference's {}: their distributions cannot be compared", ours, theirs);
   }
@@ -133,74 +284,47 @@ Result<int> run(const Arguments& arguments) {
     expert_tokens.assign(static_cast<std::size_t>(info.layers), std::vector<std::int64_t>(static_cast<std::size_t>(info.experts)));
     model.opened->runtime->expert_tokens = &expert_tokens;
   }
-  const std::int64_t vocabulary = info.vocabulary;
   for (std::int64_t i = 0; i < windows * arguments.window; ++i)
-    if (ids[static_cast<std::size_t>(i)] >= vocabulary)
-      return fail(Code::kCorrupt, "the tokenizer gives id {}, but the model's vocabulary has {} rows", ids[static_cast<std::size_t>(i)], vocabulary);
+    if (ids[static_cast<std::size_t>(i)] >= info.vocabulary)
+      return fail(Code::kCorrupt, "the tokenizer gives id {}, but the model's vocabulary has {} rows", ids[static_cast<std::size_t>(i)], info.vocabulary);
 
-  const Phase phase = arguments.mode == "decode" ? Phase::kDecode : Phase::kPrefill;
-  const InterruptGuard guard;
-  Sums sums;
+  const InterruptGuard guard(/*hard_second=*/true, /*termination=*/true);
+  if (arguments.model.verbose) note("scoring {} windows of {} tokens", windows, arguments.window);
+  Scorer scorer(arguments, model, reference ? &*reference : nullptr, step);
   ProgressBar bar("eval");
   for (std::int64_t w = 0; w < windows; ++w) {
-    const std::span<const std::int32_t> window(ids.data() + w * arguments.window, static_cast<std::size_t>(arguments.window));
-    double window_nats = 0;
-    for (std::int64_t first = 0; first < arguments.window; first += step) {
-      const std::int64_t count = std::min(step, arguments.window - first);
-      const ForwardRunner::Chunk chunk{.ids = window.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)),
-                                       .position = first,
-                                       .phase = phase,
-                                       .rope_length = phase == Phase::kPrefill ? arguments.window : 0};
-      ForwardRunner::Chunk ours = chunk;
-      ours.logits = model.logits.data();
-      model.runner->forward(ours);
-      if (reference) {
-        ForwardRunner::Chunk theirs = chunk;
-        theirs.logits = reference->logits.data();
-        reference->runner->forward(theirs);
-      }
-      const std::int64_t scored = std::min(count, arguments.window - 1 - first);  // the last token predicts nothing that is here
-      std::vector<RowScore> scores(static_cast<std::size_t>(scored));
-      model.opened->pool->parallel_for(scored, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t row = begin; row < end; ++row) {
-          const float* logits = model.logits.data() + row * model.runner->stride();
-          const float* other = reference ? reference->logits.data() + row * reference->runner->stride() : nullptr;
-          scores[static_cast<std::size_t>(row)] = score_row(logits, other, vocabulary, window[static_cast<std::size_t>(first + row + 1)]);
-        }
-      });
-      for (std::int64_t row = 0; row < scored; ++row) {
-        const RowScore& score = scores[static_cast<std::size_t>(row)];
-        if (!std::isfinite(score.nats) || !std::isfinite(score.kl)) return fail(Code::kInternal, "the logits of window {}, position {} are not finite", w, first + row);
-        window_nats += score.nats;
-        if (!reference) continue;
-        sums.kl.push_back(score.kl);
-        sums.same_top += score.same_top;
-      }
-    }
-    sums.nats += window_nats / static_cast<double>(arguments.window - 1);
+    TRY(scorer.score(w, std::span(ids).subspan(static_cast<std::size_t>(w * arguments.window), static_cast<std::size_t>(arguments.window))));
     bar.steps(w + 1, windows);
     if (interrupted()) return fail(Code::kCancelled, "interrupted after {} of {} windows", w + 1, windows);
   }
   bar.wipe();
 
+  Sums& sums = scorer.sums;
   const double nats = sums.nats / static_cast<double>(windows);
-  double kl_mean = 0, kl_p99 = 0, top1 = 0;
+  std::optional<Comparison> comparison;
   if (reference) {
-    for (const double kl : sums.kl) kl_mean += kl;
-    kl_mean /= static_cast<double>(sums.kl.size());  // windows have equally many positions: the mean of the windows' means
-    kl_p99 = percentile(sums.kl, 0.99);
-    top1 = static_cast<double>(sums.same_top) / static_cast<double>(sums.kl.size());
+    comparison = Comparison{.model = described(arguments.model, model, nats),
+                            .reference = described(reference_of(arguments), *reference, sums.reference_nats / static_cast<double>(windows)),
+                            .data = arguments.data,
+                            .mode = arguments.mode,
+                            .windows = windows,
+                            .window = arguments.window,
+                            .kl = std::move(sums.kl),
+                            .same_top = sums.same_top,
+                            .worst = TRY(named(sums.worst.sorted(), tokenizer, ids, arguments.window)),
+                            .layers = std::move(sums.layers)};
+    if (arguments.report) TRY(write_text_file(*arguments.report, comparison_page(*comparison)));
   }
   if (arguments.json) {
     OrderedJson json = {{"nats_per_token", nats}, {"perplexity", std::exp(nats)}, {"windows", windows}};
-    if (reference) json.update(OrderedJson{{"kl_mean", kl_mean}, {"kl_p99", kl_p99}, {"top1", top1}});
+    if (comparison) json.update(comparison_json(*comparison));
     if (arguments.experts) json["experts"] = expert_tokens;
     print(json.dump() + "\n");
   } else {
-    print(fmt::format("{:.6f} nats per token, perplexity {:.4f}, over {} windows of {} tokens\n", nats, std::exp(nats), windows, arguments.window));
-    if (reference) print(fmt::format("against the reference: mean KL {:.6g}, 99th percentile {:.6g}, same first choice {:.2f} %\n", kl_mean, kl_p99, 100 * top1));
+    print(comparison ? comparison_text(*comparison) : fmt::format("{:.6f} nats per token, perplexity {:.4f}, over {} windows of {} tokens\n", nats, std::exp(nats), windows, arguments.window));
     if (arguments.experts) print(expert_text(expert_tokens));
   }
+  if (arguments.report) note("wrote {}", *arguments.report);
   return kDone;
 }
 
@@ -214,9 +338,10 @@ Action declare_eval(CLI::App& app) {
   app.add_option("--windows", arguments->windows, "Windows to score; without it, all whole ones");
   app.add_option("--mode", arguments->mode, "Arithmetic of all tokens: prefill or decode")->capture_default_str();
   app.add_flag("--bos", arguments->bos, "Put the BOS token before the text");
-  app.add_option("--reference", arguments->reference, "Model to compare the distributions with: kl_mean, kl_p99, top1");
+  app.add_option("--reference", arguments->reference, "Model to compare with: divergence, first choices, hidden states; it may be the same one. It runs plainly: none of the flags on formats, cache and FP8 are its");
   app.add_option("--reference-quantization", arguments->reference_quantization, "Weight format of the reference; without it, as stored");
-  app.add_option("--reference-compute", arguments->reference_compute, "Arithmetic of the reference")->capture_default_str();
+  app.add_option("--reference-compute", arguments->reference_compute, "Arithmetic of the reference")->default_str("fp32");
+  app.add_option("--report", arguments->report, "Also write a page about the comparison (HTML)");
   app.add_flag("--experts", arguments->experts, "Also how many tokens each expert of each layer got (mixtures of experts)");
   app.add_flag("--json", arguments->json, "One JSON object");
   return [arguments] { return run(*arguments); };
