@@ -82,6 +82,7 @@ class EveryFormat : public testing::TestWithParam<const Format*> {};
 
 TEST_P(EveryFormat, dequantizes_to_what_the_rule_says) {
   const Format& format = *GetParam();
+  if (format.codes == Codes::kE4M3) GTEST_SKIP() << "scales of many rows: fp8_test.cc";
   for (const auto& [outputs, inputs] : std::vector<std::pair<std::int64_t, std::int64_t>>{{16, 128}, {40, 96}, {3, 50}, {17, 257}, {1, 1}, {33, 72}}) {
     auto weights = random_weights(outputs * inputs, 5);
     if (outputs > 2) std::fill_n(weights.begin() + 2 * inputs, inputs, 0.0f);  // a row of zeros
@@ -166,7 +167,7 @@ TEST_P(EveryFormat, codes_imported_many_rows_at_once_are_the_same) {
     EXPECT_EQ(std::memcmp(copy->matrix().codes, slow->matrix().codes, static_cast<std::size_t>(format.bytes(outputs, inputs, format.group).codes)), 0) << inputs;
     // A bit of padding that is set, or a code that no quantizer writes, is left to the slow road, which says where it is.
     auto* last = reinterpret_cast<std::uint8_t*>(bytes.data() + 7 * stride) + row_bytes - 1;
-    *last = format.codes == Codes::kU8 ? 0x80 : 0x01;
+    *last = format.codes == Codes::kU8 ? 0x80 : format.codes == Codes::kE4M3 ? 0x7f : 0x01;
     const bool fast = format.import_codes(kernels, copy->matrix(), 7, 2, bytes.data() + 7 * stride, stride);
     const auto said = format.import_row(slow->matrix(), 7, 0, DType::kI32, bytes.data() + 7 * stride);
     EXPECT_EQ(fast, said.has_value()) << inputs;
