@@ -24,8 +24,8 @@
 namespace inflight::cli {
 namespace {
 
-// A crash loses what came after the last save.
-constexpr std::chrono::seconds kBetweenSaves{2};
+// A crash loses what came after the last save. Where a save takes long, so does the time to the next: ten times as long.
+constexpr std::chrono::steady_clock::duration kBetweenSaves = std::chrono::seconds(2);
 
 struct Arguments {
   ModelArguments model;
@@ -126,7 +126,7 @@ Result<int> run(const Arguments& arguments) {
   };
 
   const InterruptGuard guard(/*hard_second=*/true, /*termination=*/true);
-  auto saved_at = std::chrono::steady_clock::time_point{};
+  auto next_save = std::chrono::steady_clock::time_point{};
   // Returns whether all windows went through; otherwise Ctrl-C came.
   const auto pass = [&](std::string title, bool counting) -> Result<bool> {
     ProgressBar bar(std::move(title));
@@ -140,10 +140,10 @@ Result<int> run(const Arguments& arguments) {
         counts.decode += arguments.decode_tokens;
       }
       bar.steps(static_cast<std::int64_t>(w) + 1, static_cast<std::int64_t>(windows.size()));
-      const auto now = std::chrono::steady_clock::now();
-      if (now - saved_at >= kBetweenSaves) {
+      if (const auto now = std::chrono::steady_clock::now(); now >= next_save) {
         TRY(engine::write_calibration(snapshot(), arguments.output));
-        saved_at = now;
+        const auto saved = std::chrono::steady_clock::now();
+        next_save = saved + std::max(kBetweenSaves, 10 * (saved - now));
       }
       if (interrupted()) return false;
     }
