@@ -46,6 +46,11 @@ double Comparison::top1() const { return static_cast<double>(same_top) / static_
 
 std::string decibels_text(double value) { return std::isinf(value) && value > 0 ? "exact" : fmt::format("{:.1f}", value); }
 
+std::string perplexity_text(double nats) {
+  const double perplexity = std::exp(nats);
+  return perplexity < 1e6 ? fmt::format("{:.4f}", perplexity) : fmt::format("{:.4g}", perplexity);
+}
+
 std::int64_t largest_drop(const std::vector<Noise>& layers) {
   std::int64_t at = -1;
   double most = 0;
@@ -77,8 +82,8 @@ OrderedJson comparison_json(const Comparison& comparison) {
 
 std::string comparison_text(const Comparison& comparison) {
   const ComparedModel &model = comparison.model, &reference = comparison.reference;
-  std::string text = fmt::format("{:<20}{:>14}{:>14}\n{:<20}{:>14.6f}{:>14.6f}\n{:<20}{:>14.4f}{:>14.4f}\n", fmt::format("{} x {} tokens", comparison.windows, comparison.window), "this model", "reference",
-                                 "nats per token", model.nats, reference.nats, "perplexity", std::exp(model.nats), std::exp(reference.nats));
+  std::string text = fmt::format("{:<20}{:>14}{:>14}\n{:<20}{:>14.6f}{:>14.6f}\n{:<20}{:>14}{:>14}\n", fmt::format("{} x {} tokens", comparison.windows, comparison.window), "this model", "reference",
+                                 "nats per token", model.nats, reference.nats, "perplexity", perplexity_text(model.nats), perplexity_text(reference.nats));
   text += fmt::format("KL from the reference: mean {:.4g}, 99th percentile {:.4g}, largest {:.4g}\n", comparison.kl_mean(), comparison.kl_p99(), comparison.kl_max());
   text += fmt::format("same first choice: {:.2f} % of {} tokens\n\n", 100 * comparison.top1(), grouped(static_cast<std::int64_t>(comparison.kl.size())));
   text += layer_lines(comparison);

@@ -48,6 +48,7 @@ struct Comparison {
 };
 
 std::string decibels_text(double value);     // "41.3", "exact"
+std::string perplexity_text(double nats);    // of the mean of -log p
 
 // Joined to what eval prints without a reference.
 OrderedJson comparison_json(const Comparison& comparison);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "cli/format.h"
@@ -14,7 +13,7 @@ namespace inflight::cli {
 namespace {
 
 // The plot area of both charts, in units of their view box.
-constexpr double kWidth = 420, kHeight = 210, kLeft = 40, kRight = 8, kTop = 10, kBottom = 34;
+constexpr double kWidth = 420, kHeight = 210, kLeft = 40, kRight = 14, kTop = 10, kBottom = 34;
 constexpr double kInnerWidth = kWidth - kLeft - kRight, kInnerHeight = kHeight - kTop - kBottom;
 
 std::string layer_title(std::size_t index, std::size_t count) {
@@ -59,29 +58,31 @@ std::string layer_chart(const std::vector<Noise>& layers) {
   return figure(caption, fmt::format("lowest {:.1f} dB", lowest), drawing + fmt::format("<polyline class='most' points='{}'/>", points) + dots + hits, "layer");
 }
 
+std::string percent(double p) { return p > 0 && p < 5e-5 ? "&lt; 0.01 %" : fmt::format("{:.2f} %", 100 * p); }
+
 // Tokens by the size of their KL, in thirds of a decade.
 std::string divergence_chart(const std::vector<double>& kl) {
-  constexpr int kPerDecade = 3, kFirst = -8, kEnd = 2;  // decades of nats; what is smaller or larger is counted in the outermost bar
-  constexpr int kBars = (kEnd - kFirst) * kPerDecade;
-  std::array<std::int64_t, kBars> counts{};
-  for (const double value : kl) {
-    const double at = std::floor((std::log10(std::max(value, 1e-300)) - kFirst) * kPerDecade);
-    ++counts[static_cast<std::size_t>(std::clamp(at, 0.0, kBars - 1.0))];
-  }
+  constexpr int kPerDecade = 3, kSmallest = -10, kLargest = 3;  // decades of nats; what is smaller or larger is counted in the outermost bar
+  const auto decade_of = [](double value) { return std::log10(std::max(value, 1e-300)); };
+  const int begin = std::clamp(static_cast<int>(std::floor(decade_of(*std::ranges::min_element(kl)))), kSmallest, 0);
+  const int end = std::clamp(static_cast<int>(std::ceil(decade_of(*std::ranges::max_element(kl)))), begin + 2, kLargest);
+  const int bar_count = (end - begin) * kPerDecade;
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(bar_count));
+  for (const double value : kl) ++counts[static_cast<std::size_t>(std::clamp(std::floor((decade_of(value) - begin) * kPerDecade), 0.0, bar_count - 1.0))];
   const auto all = static_cast<double>(kl.size());
-  const double most = static_cast<double>(*std::ranges::max_element(counts)) / all, step = kInnerWidth / kBars;
+  const double most = static_cast<double>(*std::ranges::max_element(counts)) / all, step = kInnerWidth / bar_count;
   const double grid_step = most > 0.5 ? 0.25 : most > 0.2 ? 0.1 : 0.05, top = std::ceil(most / grid_step) * grid_step;
   const auto y = [&](double share) { return kTop + (1 - share / top) * kInnerHeight; };
   std::string drawing, bars, hits;
   for (double share = 0; share <= top + 1e-9; share += grid_step) drawing += level(y(share), fmt::format("{:.0f}&#8239;%", 100 * share));
-  for (int decade = kFirst; decade <= kEnd; decade += 2)
-    drawing += fmt::format("<text x='{:.1f}' y='{}' text-anchor='middle'>10<tspan dy='-3' font-size='8'>{}</tspan></text>", kLeft + step * kPerDecade * (decade - kFirst), kHeight - kBottom + 14, decade);
-  for (int bar = 0; bar < kBars; ++bar) {
+  for (int decade = begin; decade <= end; decade += end - begin > 6 ? 2 : 1)
+    drawing += fmt::format("<text x='{:.1f}' y='{}' text-anchor='middle'>10<tspan dy='-3' font-size='8'>{}</tspan></text>", kLeft + step * kPerDecade * (decade - begin), kHeight - kBottom + 14, decade);
+  for (int bar = 0; bar < bar_count; ++bar) {
     const std::int64_t count = counts[static_cast<std::size_t>(bar)];
     if (count == 0) continue;
     const double share = static_cast<double>(count) / all, x = kLeft + step * bar;
-    const double from = std::pow(10, kFirst + static_cast<double>(bar) / kPerDecade), to = std::pow(10, kFirst + static_cast<double>(bar + 1) / kPerDecade);
-    const std::string range = bar == 0 ? fmt::format("under {:.2g}", to) : bar + 1 == kBars ? fmt::format("{:.2g} and more", from) : fmt::format("{:.2g} to {:.2g}", from, to);
+    const double from = std::pow(10, begin + static_cast<double>(bar) / kPerDecade), to = std::pow(10, begin + static_cast<double>(bar + 1) / kPerDecade);
+    const std::string range = bar == 0 ? fmt::format("under {:.2g}", to) : bar + 1 == bar_count ? fmt::format("{:.2g} and more", from) : fmt::format("{:.2g} to {:.2g}", from, to);
     bars += fmt::format("<rect x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}'/>", x + 0.5, y(share), step - 1, y(0) - y(share));
     hits += fmt::format("<rect class='hit' x='{:.1f}' y='{}' width='{:.1f}' height='{}'><title>{}: {} tokens, {:.2f} %</title></rect>", x, kTop, step, kInnerHeight, range, grouped(count), 100 * share);
   }
@@ -89,11 +90,11 @@ std::string divergence_chart(const std::vector<double>& kl) {
 }
 
 std::string models_table(const ComparedModel& model, const ComparedModel& reference) {
-  std::string text = "<div class='scroll'><table class='few'><thead><tr><th></th><th class='left'>this model</th><th class='left'>reference</th></tr></thead><tbody>";
+  std::string text = "<div class='scroll fit'><table><thead><tr><th></th><th class='left'>this model</th><th class='left'>reference</th></tr></thead><tbody>";
   const auto row = [&](std::string_view name, std::string_view ours, std::string_view theirs) {
     text += fmt::format("<tr><td>{}</td><td class='left'>{}</td><td class='left'>{}</td></tr>", escaped(name), escaped(ours), escaped(theirs));
   };
-  row("perplexity", fmt::format("{:.4f}", std::exp(model.nats)), fmt::format("{:.4f}", std::exp(reference.nats)));
+  row("perplexity", perplexity_text(model.nats), perplexity_text(reference.nats));
   row("nats per token", fmt::format("{:.6f}", model.nats), fmt::format("{:.6f}", reference.nats));
   row("checkpoint", model.name, reference.name);
   for (std::size_t i = 0; i < model.facts.size(); ++i) row(model.facts[i].first, model.facts[i].second, reference.facts[i].second);
@@ -117,16 +118,16 @@ std::string layer_table(const std::vector<Noise>& layers) {
   return text + "</tbody></table></div>\n";
 }
 
-std::string expected_cell(const NamedToken& token) { return fmt::format("<td class='left'><code>{}</code></td><td>{:.1f} %</td>", escaped(one_line(token.text)), 100 * token.p); }
+std::string expected_cell(const NamedToken& token) { return fmt::format("<td class='left'><code>{}</code> {}</td>", escaped(one_line(token.text)), percent(token.p)); }
 
 std::string worst_table(const std::vector<ComparedToken>& worst) {
   if (worst.empty()) return "<p>None: no token has any divergence.</p>\n";
   std::string text =
-      "<div class='scroll'><table><thead><tr><th>window</th><th>place</th><th>KL</th><th>text before</th><th class='left'>token</th><th>p</th><th>p of ref.</th>"
-      "<th class='left'>this model</th><th></th><th class='left'>reference</th><th></th></tr></thead><tbody>";
+      "<div class='scroll'><table><thead><tr><th>window</th><th>place</th><th>KL</th><th>text before</th><th class='left'>token</th><th>this model's p</th><th>reference's p</th>"
+      "<th class='left'>this model expects</th><th class='left'>the reference</th></tr></thead><tbody>";
   for (const ComparedToken& token : worst)
-    text += fmt::format("<tr><td>{}</td><td>{}</td><td>{:.4g}</td><td>{}</td><td class='left'><code>{}</code></td><td>{:.2g} %</td><td>{:.2g} %</td>{}{}</tr>", token.window, token.position, token.kl,
-                        escaped(one_line(token.before)), escaped(one_line(token.text)), 100 * token.p, 100 * token.reference_p, expected_cell(token.model), expected_cell(token.reference));
+    text += fmt::format("<tr><td>{}</td><td>{}</td><td>{:.4g}</td><td>{}</td><td class='left'><code>{}</code></td><td>{}</td><td>{}</td>{}{}</tr>", token.window, token.position, token.kl,
+                        escaped(one_line(token.before)), escaped(one_line(token.text)), percent(token.p), percent(token.reference_p), expected_cell(token.model), expected_cell(token.reference));
   return text + "</tbody></table></div>\n";
 }
 
@@ -140,10 +141,10 @@ std::string comparison_page(const Comparison& comparison) {
   body += html_fact("Same first choice", fmt::format("{:.2f} %", 100 * comparison.top1()));
   body += html_fact("Tokens scored", fmt::format("{} in {} windows of {}", grouped(static_cast<std::int64_t>(comparison.kl.size())), grouped(comparison.windows), grouped(comparison.window)));
   body += html_fact("Text", comparison.data);
-  body += html_fact("Arithmetic of", comparison.mode == "decode" ? "generated tokens" : "prompts");
+  body += html_fact("Tokens run as", comparison.mode == "decode" ? "generated ones" : "a prompt");
   body += "</dl>\n<h2>The two models</h2>\n" + models_table(comparison.model, comparison.reference);
   body += "<h2>Where they part</h2><p>KL in nats, from the reference's distribution to this model's, at every scored token; signal to noise in dB, the hidden state against the reference's over all tokens: 6 dB less is twice "
-          "the error. Hold the pointer over a chart for numbers.</p>\n<div class='charts'>\n";
+          "the error. Hold the pointer over a chart for numbers.</p>\n<div class='charts pair'>\n";
   if (!comparison.layers.empty()) body += layer_chart(comparison.layers);
   body += divergence_chart(comparison.kl) + "</div>\n<h2>Signal to noise after each layer</h2>";
   if (comparison.layers.size() > 1) {
@@ -152,7 +153,7 @@ std::string comparison_page(const Comparison& comparison) {
   } else {
     body += "<p>Not compared: the two have other layers or sizes.</p>\n";
   }
-  body += "<h2>The tokens they differ on most</h2><p>Place: of the predicted token in its window, from 0. p: what this model and the reference gave the token that is really there; then what each expected most.</p>\n";
+  body += "<h2>The tokens they differ on most</h2><p>Place: of the predicted token in its window, from 0. p: what each gave to the token that is really there; then what it expected most.</p>\n";
   body += worst_table(comparison.worst);
   return html_page("Accuracy of " + comparison.model.name, body);
 }

@@ -40,7 +40,7 @@ struct Arguments {
 };
 
 constexpr std::size_t kWorst = 20;     // tokens that are named
-constexpr std::int64_t kBefore = 12;   // tokens of text shown before one of them
+constexpr std::int64_t kBefore = 8;   // tokens of text shown before one of them
 
 // A model with a cache of one window.
 struct Side {

@@ -14,7 +14,7 @@ constexpr std::string_view kStyle = R"(
 * { box-sizing: border-box }
 body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.5 system-ui, "Segoe UI", Roboto, sans-serif }
 main { max-width: 1180px; margin: 0 auto; padding: 32px 24px 64px }
-h1 { font-size: 24px; margin: 0 0 4px } h2 { font-size: 18px; margin: 40px 0 6px } p { margin: 4px 0 12px; max-width: 78ch; color: var(--soft) }
+h1 { font-size: 24px; margin: 0 0 4px; overflow-wrap: anywhere } h2 { font-size: 18px; margin: 40px 0 6px } p { margin: 4px 0 12px; max-width: 78ch; color: var(--soft) }
 dl { display: flex; flex-wrap: wrap; gap: 8px 36px; margin: 16px 0 0 } dt { color: var(--soft); font-size: 13px } dd { margin: 0; font-variant-numeric: tabular-nums; overflow-wrap: anywhere }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(340px, 100%), 1fr)); gap: 16px }
 figure { display: flex; flex-direction: column; justify-content: space-between; margin: 0; background: var(--panel); border: 1px solid var(--line); border-radius: 6px; padding: 10px 12px 6px }
@@ -25,7 +25,7 @@ svg { display: block; width: 100%; height: auto } svg text { fill: var(--soft); 
 .key { display: flex; flex-wrap: wrap; gap: 6px 24px; margin: 8px 0 14px; color: var(--soft); font-size: 13px } .key svg { display: inline-block; width: 30px; height: 10px; margin-right: 6px; vertical-align: baseline }
 .scroll { overflow-x: auto; background: var(--panel); border: 1px solid var(--line); border-radius: 6px }
 table { border-collapse: collapse; width: 100%; font-size: 13px; font-variant-numeric: tabular-nums } th, td { padding: 4px 12px; text-align: right; white-space: nowrap; border-top: 1px solid var(--line) }
-thead th { border-top: 0; color: var(--soft); font-weight: 600; vertical-align: bottom } td:first-child, th:first-child, .left { text-align: left } td.low { background: var(--flag) } .few { width: auto }
+thead th { border-top: 0; color: var(--soft); font-weight: 600; vertical-align: bottom } td:first-child, th:first-child, .left { text-align: left } td.low { background: var(--flag) } .fit { width: fit-content; max-width: 100% }
 code { font: 12px ui-monospace, "DejaVu Sans Mono", Menlo, monospace; white-space: pre; background: var(--page); border-radius: 3px; padding: 1px 4px }
 @media (max-width: 560px) { main { padding: 20px 12px 40px } }
 )";

@@ -14,7 +14,7 @@ A case is an object:
                 from: its name; remove: [files]; truncate: {file: bytes to cut off the end}; append: {file: text};
                 config: {key: value} set in config.json (null removes the key); write: {file: text}
   run         "once" (default); "twice at once": two processes, both must pass; {"interrupt_after": bytes}: SIGINT once so many bytes of
-              standard output came; {"interrupt_once": file}: SIGINT once that file is there; {"close_after": bytes}: the reader goes away then
+              standard output came; {"interrupt_once": file}: SIGINT once that file is there; {"interrupt_stderr": text}: SIGINT once that is on standard error; {"close_after": bytes}: the reader goes away then
   exit        expected code (default 0)
   stdout, stderr   what must hold: {"empty": true, "equals": "..", "contains": [..], "lacks": [..], "matches": "regex", "lines": n,
               "json": {path: expectation}, "json_lines": [{path: expectation}, ...]}
@@ -25,9 +25,12 @@ A case is an object:
   golden      {"model": .., "prompts": [..], "format": "" or "wint8", "args": [..]}: `logits` of every prompt against golden.safetensors,
               largest difference at most 2e-4 of the largest logit, hidden states likewise; no other key then
   amax        {"model": .., "args": [..]}: maxima that `calibrate` finds over the golden prompts against fp8_amax.json, at most 1e-3 of each apart
+  compared    {"model": .., "args": [..], "reference": [..]}: what `eval --reference` says of digits, of the model with these flags and of itself with those, against the
+              same numbers computed here from the logits and hidden states that `logits` writes
   greedy      {"model": .., "args": [..]}: greedy ids against golden.safetensors, up to the first step whose margin is under 0.01
 """
 import json
+import math
 import os
 import re
 import shutil
@@ -120,6 +123,14 @@ def run(step):
         while process.poll() is None and not os.path.exists(how["interrupt_once"]):
             time.sleep(0.005)
         process.send_signal(signal.SIGINT)
+    err = b""
+    while "interrupt_stderr" in how and how["interrupt_stderr"].encode() not in err:
+        piece = os.read(process.stderr.fileno(), 4096)
+        if not piece:
+            break
+        err += piece
+    if "interrupt_stderr" in how:
+        process.send_signal(signal.SIGINT)
     wanted = how.get("interrupt_after", how.get("close_after", 0))
     out = b""
     while len(out) < wanted:
@@ -132,7 +143,7 @@ def run(step):
     if "close_after" not in how:
         out += process.stdout.read()
     process.stdout.close()
-    err = process.stderr.read()
+    err += process.stderr.read()
     process.wait(timeout=TIMEOUT)
     return [(process.returncode, out, err)]
 
@@ -293,6 +304,59 @@ def check_amax(amax, tmp):
             raise Failed(f"{point}: {own[point + '.activation_amax'][1][0]} in one form, {got[point + '.activation_scale']} in the other")
 
 
+def check_compared(compared, tmp):
+    """KL, perplexities, first choices, worst tokens and signal to noise of two windows, in plain Python."""
+    model, window, digits = os.path.join(TINY, compared["model"]), 40, "3141592653589793238462643383279502884197169399375105820974944592307816406286208998"
+    with open(os.path.join(model, "tokenizer.json"), encoding="utf-8") as file:
+        vocabulary = json.load(file)["model"]["vocab"]
+    data, page = os.path.join(tmp, "digits.txt"), os.path.join(tmp, "page.html")
+    with open(data, "w", encoding="utf-8") as file:
+        file.write(digits)
+    ids = [vocabulary[digit] for digit in digits]  # no two digits are one token there
+    nats, kl, same, noise = ([], []), [], 0, {}
+    for w in range(2):
+        part, got = ids[w * window:(w + 1) * window], []
+        for i, flags in enumerate((compared["args"], ["--compute", "fp32", "--fp8-activations", "none"] + compared["reference"])):
+            output = os.path.join(tmp, f"{w}.{i}.safetensors")
+            check_step({"args": ["logits", model, "--tokens", ",".join(map(str, part)), "--hidden", "--output", output] + flags})
+            got.append(read_safetensors(output))
+        size = got[0]["logits"][0][1]
+        for t in range(window - 1):
+            logs = []
+            for i in range(2):
+                row = got[i]["logits"][1][t * size:(t + 1) * size]
+                total = max(row) + math.log(math.fsum(math.exp(x - max(row)) for x in row))
+                logs.append([x - total for x in row])
+                nats[i].append(-logs[i][part[t + 1]])
+            kl.append((math.fsum(math.exp(r) * (r - x) for x, r in zip(*logs)), w, t + 1, part[t + 1], *(log.index(max(log)) for log in logs)))
+            same += kl[-1][4] == kl[-1][5]
+        layers, tokens, width = got[0]["hidden"][0]
+        for layer in range(layers):
+            signal, error = noise.get(layer, (0, 0))
+            span = slice(layer * tokens * width, (layer + 1) * tokens * width)
+            pairs = list(zip(got[0]["hidden"][1][span], got[1]["hidden"][1][span]))
+            noise[layer] = (signal + math.fsum(r * r for _, r in pairs), error + math.fsum((r - x) ** 2 for x, r in pairs))
+    out = check_step({"args": ["eval", model, "--data", data, "--window", str(window), "--json", "--reference", model, "--report", page] + compared["args"] +
+                      [f"--reference-{compared['reference'][i][2:]}" if i % 2 == 0 else compared["reference"][i] for i in range(len(compared["reference"]))], "creates": [page], "absent": [page + ".part"]})
+    said = json.loads(out)
+    values = sorted(value[0] for value in kl)
+    at = 0.99 * (len(values) - 1)
+    p99 = values[int(at)] + (values[min(int(at) + 1, len(values) - 1)] - values[int(at)]) * (at - int(at))
+    expected = {"nats_per_token": math.fsum(nats[0]) / len(kl), "reference_nats_per_token": math.fsum(nats[1]) / len(kl), "kl_mean": math.fsum(values) / len(kl), "kl_p99": p99, "kl_max": values[-1],
+                "top1": same / len(kl), "tokens": len(kl), "windows": 2}
+    expected["perplexity"], expected["reference_perplexity"] = math.exp(expected["nats_per_token"]), math.exp(expected["reference_nats_per_token"])
+    for layer, (signal, error) in noise.items():
+        expected[f"layer_sqnr_db.{layer}"] = 10 * math.log10(signal / error) if error else None
+    for path, value in expected.items():
+        got = look_up(said, path)
+        if (got is None) != (value is None) or value is not None and not abs(got - value) <= 1e-6 * max(abs(value), 1e-3):
+            raise Failed(f"{path}: eval says {got}, the logits and hidden states say {value}")
+    worst = sorted(kl, reverse=True)[:20]
+    named = [(token["window"], token["position"], token["id"], token["expected"]["id"], token["reference_expected"]["id"]) for token in said["worst"]]
+    if named != [tuple(token[1:]) for token in worst] or any(token["text"] != digits[token["window"] * window + token["position"]] for token in said["worst"]):
+        raise Failed(f"worst tokens: eval says {named}, the logits say {worst}")
+
+
 def check_case(case):
     tmp = tempfile.mkdtemp(prefix="inflight-case-")
     try:
@@ -300,6 +364,8 @@ def check_case(case):
             return check_golden(case["golden"], tmp)
         if "amax" in case:
             return check_amax(case["amax"], tmp)
+        if "compared" in case:
+            return check_compared(fill(case["compared"], tmp), tmp)
         if "greedy" in case:
             return check_greedy(case["greedy"], tmp)
         case = fill(case, tmp)
