@@ -304,6 +304,20 @@ TEST(ConvertFp8Layout, heads_and_biases_come_back_under_either_naming) {
   }
 }
 
+// Latent attention, shared experts, stacked and grouped routing, odd sizes: the same as in flight, bit for bit.
+TEST(ConvertFp8Families, weights_of_every_family_come_back) {
+  for (const std::string model : {"tiny-deepseek-v2", "tiny-deepseek-v3", "tiny-ernie4_5", "tiny-glm4-moe", "tiny-llama-odd", "tiny-qwen2-moe", "tiny-qwen3-moe"})
+    for (const std::string format : {"tensor_wise_fp8", "block_wise_fp8"}) {
+      const ScratchFolder scratch;
+      const auto report = convert_fp8(tiny(model), options_of(format, "ocp"), {.naming = "hf"}, scratch.at("out"));
+      ASSERT_TRUE(report) << report.error().message;
+      const auto again = open(scratch.at("out")), in_flight = open(tiny(model), format);
+      ASSERT_TRUE(again) << again.error().message;
+      ASSERT_TRUE(in_flight) << in_flight.error().message;
+      EXPECT_EQ(forward_once(**again, kIds).logits, forward_once(**in_flight, kIds).logits) << model << " " << format;
+    }
+}
+
 TEST(ConvertFp8Overrides, matrices_that_stay_are_ignored_by_name) {
   EngineOptions options = options_of("tensor_wise_fp8", "ocp");
   options.quantization_overrides = {"model.layers.0.*=bf16"};

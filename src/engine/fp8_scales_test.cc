@@ -121,13 +121,16 @@ TEST(StoredActivations, are_what_config_json_says) {
   };
   const auto scheme = [&](const std::string& text) { return std::string(of(text).value().scheme); };
   EXPECT_EQ(scheme(R"({"quant_method": "fp8", "activation_scheme": "static"})"), "static");
-  EXPECT_EQ(scheme(R"({"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]})"), "dynamic");
+  EXPECT_EQ(scheme(R"({"quant_method": "fp8", "activation_scheme": "dynamic"})"), "dynamic");
+  EXPECT_EQ(scheme(R"({"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]})"), "none");
+  EXPECT_EQ(scheme(R"({"quant_method": "fbgemm_fp8"})"), "dynamic");
   EXPECT_EQ(scheme(R"({"quant_method": "gptq", "bits": 4})"), "none");
   const std::string group = R"({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"targets": ["Linear"], "input_activations": )";
   EXPECT_EQ(scheme(group + "null}}}"), "none");
   EXPECT_EQ(scheme(group + R"({"num_bits": 8, "type": "float", "dynamic": false}}}})"), "static");
   EXPECT_EQ(scheme(group + R"({"num_bits": 8, "type": "float", "dynamic": true, "strategy": "token"}}}})"), "dynamic");
   EXPECT_EQ(scheme(group + R"({"num_bits": 8, "type": "int", "dynamic": true}}}})"), "none");
+  EXPECT_EQ(scheme(group + R"({"num_bits": 8, "type": "float", "dynamic": true, "strategy": "group", "group_size": 128}}}})"), "none");
   EXPECT_EQ(of(R"({"quant_method": "compressed-tensors", "fp8_target": "gaudi"})")->bound, 240);
   EXPECT_EQ(of(R"({"quant_method": "compressed-tensors"})")->bound, 0);
   EXPECT_FALSE(of(R"({"quant_method": "compressed-tensors", "fp8_target": "moon"})"));

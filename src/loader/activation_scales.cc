@@ -102,7 +102,10 @@ std::vector<ScaleTensor> scale_tensors(const Checkpoint& checkpoint, const param
     if (row.derivation || (row.role != Role::kLinear && row.role != Role::kExpert && row.role != Role::kHead)) continue;
     const std::string point = params::input_point(row), own = row.scope.empty() ? row.name : row.scope + "." + row.name;
     std::vector<std::string> bases = {point, own};
-    for (std::size_t p = 0; p < row.pieces.size(); ++p) bases.push_back(row.piece_base(p));
+    for (std::size_t p = 0; p < row.pieces.size(); ++p) {
+      bases.push_back(row.piece_base(p));
+      if (std::string tensor = row.pieces[p].source.tensor; !tensor.empty()) bases.push_back(tensor.ends_with(".weight") ? tensor.substr(0, tensor.size() - 7) : tensor);
+    }
     for (const std::string& base : bases)
       for (const char* suffix : {".input_scale", ".activation_scale"}) add(point, base + suffix);
     if (row.name != quant::kQkvProj) continue;
@@ -127,13 +130,16 @@ Result<StoredActivations> stored_activations(const JsonView& config) {
     return stored;
   }
   if (method == "fbgemm_fp8") stored.scheme = "dynamic";
-  if (method == "fp8") stored.scheme = text_of(*block, "activation_scheme") == "static" ? "static" : "dynamic";
+  // Beside blocks "dynamic" means a scale for 128 inputs of a token, which is finer than ours: nearer to it is not to round.
+  if (method == "fp8") stored.scheme = text_of(*block, "activation_scheme") == "static" ? "static" : block->contains("weight_block_size") && !(*block)["weight_block_size"].is_null() ? "none" : "dynamic";
   if (method == "compressed-tensors" && block->contains("config_groups")) {
     for (const auto& [name, group] : (*block)["config_groups"].items()) {
       if (!group.is_object()) continue;
       const auto inputs = group.find("input_activations");
       if (inputs == group.end() || !inputs->is_object() || text_of(*inputs, "type") != "float" || inputs->value("num_bits", Json(8)) != 8) continue;
       const auto dynamic = inputs->find("dynamic");
+      const std::string strategy = text_of(*inputs, "strategy");
+      if (strategy == "group" || strategy == "block" || strategy == "tensor_group") continue;
       stored.scheme = dynamic != inputs->end() && *dynamic == true ? "dynamic" : "static";
     }
   }

@@ -28,7 +28,7 @@ std::vector<ScaleTensor> scale_tensors(const checkpoint::Checkpoint& checkpoint,
 
 // What config.json says of the activations of FP8 weights.
 struct StoredActivations {
-  std::string_view scheme = "none";  // "static": scales are in the checkpoint; "dynamic": each token has its own; "none": they stay as they are
+  std::string_view scheme = "none";  // "static": scales are in the checkpoint; "dynamic": each token has its own; "none": they stay as they are (also: scales for parts of a token)
   float bound = 0;                   // 448 or 240, the largest code that the scales are made for; 0: not said
 };
 Result<StoredActivations> stored_activations(const JsonView& config);

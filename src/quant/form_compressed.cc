@@ -26,7 +26,7 @@ Result<std::vector<FormTensor>> tensors(const FormSettings& settings, std::int64
         {"weight", {fp8 ? DType::kF8E4M3 : DType::kI8}, {outputs, inputs}},
         scale_like("weight_scale", kScaleTypes, settings, outputs, inputs, false),
         scale_like("weight_zero_point", {fp8 ? DType::kF8E4M3 : DType::kI8}, settings, outputs, inputs, !settings.offsets),
-        {"input_scale", kScaleTypes, {1}, Reach::kWhole, 1, true},  // of activations: weights do not depend on it
+        // input_scale is of activations: loader/activation_scales.h
         {"input_zero_point", {DType::kI8, DType::kF8E4M3}, {1}, Reach::kWhole, 1, true}};
   }
   const std::int64_t per_word = 32 / settings.bits, groups = groups_of(settings, inputs);

@@ -18,7 +18,6 @@ Result<std::vector<FormTensor>> tensors(const FormSettings& settings, std::int64
     else all.push_back({suffix, scale_types, {(outputs + unit - 1) / unit, groups}, Reach::kRows, unit, !blocks});
     if (blocks) return all;
   }
-  for (const char* suffix : {"input_scale", "activation_scale"}) all.push_back({suffix, scale_types, {1}, Reach::kWhole, 1, true});  // of activations
   return all;
 }
 
