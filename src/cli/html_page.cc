@@ -17,6 +17,7 @@ main { max-width: 1180px; margin: 0 auto; padding: 32px 24px 64px }
 h1 { font-size: 24px; margin: 0 0 4px; overflow-wrap: anywhere } h2 { font-size: 18px; margin: 40px 0 6px } p { margin: 4px 0 12px; max-width: 78ch; color: var(--soft) }
 dl { display: flex; flex-wrap: wrap; gap: 8px 36px; margin: 16px 0 0 } dt { color: var(--soft); font-size: 13px } dd { margin: 0; font-variant-numeric: tabular-nums; overflow-wrap: anywhere }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(340px, 100%), 1fr)); gap: 16px }
+.pair { grid-template-columns: repeat(auto-fit, minmax(min(340px, 100%), 1fr)) }
 figure { display: flex; flex-direction: column; justify-content: space-between; margin: 0; background: var(--panel); border: 1px solid var(--line); border-radius: 6px; padding: 10px 12px 6px }
 figcaption { font-weight: 600; font-size: 14px; display: flex; flex-wrap: wrap; justify-content: space-between; column-gap: 12px; overflow-wrap: anywhere } figcaption span { color: var(--soft); font-weight: 400; white-space: nowrap }
 svg { display: block; width: 100%; height: auto } svg text { fill: var(--soft); font-size: 10px; font-variant-numeric: tabular-nums }
