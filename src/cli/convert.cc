@@ -42,17 +42,25 @@ Result<bool> takes_fp8_road(const Arguments& arguments, const std::string& folde
   return policy == loader::Fp8Policy::kTensors || policy == loader::Fp8Policy::kBlocks;
 }
 
+// Whether the checkpoint holds weights that another tool quantized.
+Result<bool> is_stored_form(const std::string& model) {
+  if (text::is_gguf_file(model)) return true;
+  const Json config = TRY(read_json_file(TRY(checkpoint::resolve_model_folder(model)) + "/config.json"));
+  const JsonView view{&config, "config.json"};
+  return TRY(quant::FormConfig::parse(view)).has_value();
+}
+
 Result<int> run(const Arguments& arguments) {
-  if (arguments.model.engine.quantization.empty()) return fail(Code::kInvalidArgument, "convert needs --quantization NAME");
   TRY(check(arguments.model));
   TRY(check_fp8(arguments.fp8));
-  // Its embedding table would stay in blocks, which a converted folder has no place for.
-  if (text::is_gguf_file(arguments.model.model))
-    return fail(Code::kUnsupported, "\"{}\" is a GGUF file, which cannot be converted yet; run it as it is, or with --quantization", arguments.model.model);
+  if (arguments.model.engine.quantization.empty() && arguments.model.engine.quantization_overrides.empty() && !TRY(is_stored_form(arguments.model.model)))
+    return fail(Code::kInvalidArgument, "convert needs --quantization NAME (without it, checkpoints that another tool has quantized keep their numbers)");
   TRY(checkpoint::OutputFolder::create(arguments.output));  // and removed again: a bad --output shows before minutes of loading
   const std::string folder = TRY(checkpoint::resolve_model_folder(arguments.model.model));
   const bool fp8 = TRY(takes_fp8_road(arguments, folder));
   const std::unique_ptr<engine::OpenedModel> opened = fp8 ? nullptr : TRY(open_with_progress(arguments.model));
+  std::vector<std::pair<std::string, std::string>> companions;
+  if (opened && text::is_gguf_file(opened->folder)) companions = TRY(text::gguf_companions(opened->folder));
   const auto start = std::chrono::steady_clock::now();
   loader::ExportReport written;
   {
@@ -62,7 +70,7 @@ Result<int> run(const Arguments& arguments) {
     engine::Fp8Conversion conversion = arguments.fp8;
     if (conversion.naming.empty()) conversion.naming = "hf";
     if (fp8) written = TRY(engine::convert_fp8(folder, arguments.model.engine, conversion, arguments.output, progress));
-    else written = TRY(loader::export_model(opened->folder, opened->table, opened->store, arguments.output, progress));
+    else written = TRY(loader::export_model(opened->folder, opened->table, opened->store, arguments.output, progress, std::int64_t{5} << 30, companions));
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   note("wrote {}: {} in {} file{}, {} ({})", arguments.output, human_bytes(written.bytes), written.files, written.files == 1 ? "" : "s", human_seconds(seconds),

@@ -86,16 +86,28 @@ INSTANTIATE_TEST_SUITE_P(All, EveryIntegerForm, testing::Combine(testing::Values
                            return name;
                          });
 
-TEST(IntegerForms, of_which_groups_are_not_consecutive_inputs_are_not_written) {
-  const auto kept = keep_in("int4-g32-zp", "auto");
-  ASSERT_TRUE(kept);
-  const auto linear = static_cast<std::size_t>(std::ranges::find(kept->table.rows, params::Role::kLinear, &params::ParamSpec::role) - kept->table.rows.begin());
-  kept->store.matrix(linear).order = std::make_shared<const std::vector<std::int32_t>>(static_cast<std::size_t>(kept->table.rows[linear].inputs));
-  const ScratchFolder scratch;
-  const auto exported = loader::export_model(kFolder, kept->table, kept->store, scratch.at("out"));
-  ASSERT_FALSE(exported);
-  EXPECT_EQ(exported.error().code, Code::kUnsupported);
-  EXPECT_THAT(exported.error().message, testing::AllOf(testing::HasSubstr(kept->table.rows[linear].full_name()), testing::HasSubstr("--quantization")));
+TEST(IntegerForms, of_other_tools_are_the_same_after_conversion_whatever_the_order_of_their_inputs) {
+  for (const std::string form : {"gptq-4bit-act-order", "awq-g32", "ct-w4a16-g-idx", "ct-fp8-channel", "paddle-wint4"}) {
+    const std::string folder = std::string(INFLIGHT_TEST_DATA) + "/forms/" + form;
+    EngineOptions options;
+    options.compute = "fp32";
+    const auto first = open_model(folder, options).value();
+    const ScratchFolder scratch;
+    ASSERT_TRUE(loader::export_model(folder, first->table, first->store, scratch.at("out"))) << form;
+    auto second = open_model(scratch.at("out"), options);
+    ASSERT_TRUE(second) << form << ": " << second.error().message;
+    std::size_t ordered = 0;
+    for (std::size_t i = 0; i < first->table.rows.size(); ++i) {
+      if (first->store.vector(i)) continue;
+      const quant::Matrix &a = first->store.matrix(i), &b = (*second)->store.matrix(i);
+      EXPECT_EQ(a.format->name, b.format->name) << first->table.rows[i].full_name();
+      ASSERT_EQ(a.order != nullptr, b.order != nullptr);
+      if (a.order) EXPECT_EQ(*a.order, *b.order);
+      ordered += a.order != nullptr;
+    }
+    if (form == "gptq-4bit-act-order" || form == "ct-w4a16-g-idx") EXPECT_GT(ordered, 0u) << form;
+    EXPECT_EQ(forward_once(*first, {3, 1, 4, 1, 5, 9}).logits, forward_once(**second, {3, 1, 4, 1, 5, 9}).logits) << form;
+  }
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "checkpoint/gguf_model.h"
 #include "checkpoint/safetensors_writer.h"
 #include "loader/output_files.h"
+#include "loader/plan.h"
 #include "quant/matrix.h"
 
 namespace inflight::loader {
@@ -20,13 +21,15 @@ using checkpoint::TensorSpec;
 using params::ParamSpec;
 using params::Role;
 
+constexpr int kOrder = -2;
+
 // One tensor to write, and where its numbers are.
 struct Output {
   TensorSpec spec;
   std::size_t param;
   std::int64_t first_row;   // of the piece, in the parameter
   std::int64_t rows;
-  int stored;               // index into Format::stored(); -1: a vector
+  int stored;               // index into Format::stored(); -1: a vector; kOrder: the order of the matrix's inputs
   std::int64_t row_bytes;   // 0: the shape tensor
   std::int64_t bytes;
 };
@@ -43,8 +46,7 @@ Result<std::vector<Output>> list_outputs(const params::ParamTable& table, const 
         outputs.push_back({{row.piece_name(p), DType::kF32, {rows}}, i, first, rows, -1, 4, 0});
       } else {
         const quant::Matrix& matrix = store.matrix(i);
-        if (matrix.order)
-          return fail(Code::kUnsupported, "{} has groups that are not consecutive inputs (GPTQ's act-order), which a converted folder cannot say; load the checkpoint itself, or convert it with --quantization", row.full_name());
+        if (matrix.order) outputs.push_back({{fmt::format("{}.{}", row.piece_base(p), kOrderSuffix), DType::kI32, {row.inputs}}, i, first, rows, kOrder, 0, 0});
         const auto stored = matrix.format->stored(rows, row.inputs, matrix.group, matrix.group != 0 && !matrix.scales_fp16);
         for (std::size_t t = 0; t < stored.size(); ++t)
           outputs.push_back({{row.piece_base(p) + "." + stored[t].suffix, stored[t].dtype, stored[t].shape}, i, first, rows, static_cast<int>(t), stored[t].row_bytes, 0});
@@ -58,6 +60,7 @@ Result<std::vector<Output>> list_outputs(const params::ParamTable& table, const 
 }
 
 Result<void> write_tensor(const Output& output, const quant::ParamStore& store, checkpoint::SafetensorsWriter& writer) {
+  if (output.stored == kOrder) return writer.write(output.spec.name, store.matrix(output.param).order->data(), static_cast<std::size_t>(output.bytes));
   if (output.stored < 0) return writer.write(output.spec.name, store.vector(output.param) + output.first_row, static_cast<std::size_t>(output.bytes));
   const quant::Matrix& matrix = store.matrix(output.param);
   if (output.row_bytes == 0) {
@@ -107,7 +110,7 @@ Json config_group(const quant::Format& format, Json targets) {
 Json describe(const params::ParamTable& table, const quant::ParamStore& store) {
   const RoleFormats linear = formats_of(Role::kLinear, table, store), expert = formats_of(Role::kExpert, table, store), head = formats_of(Role::kHead, table, store);
   bool wide_scales = false, any_quantized = false, own = false, transposed = false;
-  std::string head_name;
+  std::string head_name, embedding;
   for (std::size_t i = 0; i < table.rows.size(); ++i) {
     const ParamSpec& row = table.rows[i];
     transposed |= row.transposed;
@@ -115,13 +118,18 @@ Json describe(const params::ParamTable& table, const quant::ParamStore& store) {
     const quant::Matrix& matrix = store.matrix(i);
     wide_scales |= matrix.wide_scales.bytes() != 0;
     any_quantized |= matrix.format->quantized();
-    own |= matrix.format->codes == quant::Codes::kLut4 || matrix.offsets;
+    own |= matrix.format->codes == quant::Codes::kLut4 || matrix.offsets || matrix.order;
+    if (row.role == Role::kEmbedding && matrix.format->quantized()) {
+      embedding = matrix.format->name;
+      own = true;
+    }
     if (row.role == Role::kHead) head_name = row.piece_base(0);
   }
   if (!any_quantized && !transposed) return nullptr;  // tensors written [outputs, inputs] where config.json alone would say otherwise need the block too
 
   const auto name = [](const quant::Format* format) { return format && format->quantized() ? format->name : std::string_view("bf16"); };
   Json block = {{"version", 1}, {"linear", name(linear.common)}, {"lm_head", name(head.common)}, {"scales", wide_scales ? "fp32 where fp16 would lose them" : "as the formats say"}};
+  if (!embedding.empty()) block["embedding"] = embedding;
   if (expert.common && expert.common != linear.common) block["experts"] = name(expert.common);
   Json groups = Json::object(), ignored = Json::array();
   const auto add_group = [&](const quant::Format* format, Json targets) {

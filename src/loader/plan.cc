@@ -163,11 +163,35 @@ Result<void> read_order(const Checkpoint& checkpoint, FormSource& source) {
   return {};
 }
 
+// The order of a converted row's inputs, where the folder holds one; `seen` gets the tensors that say it.
+Result<quant::InputOrder> stored_order(const Checkpoint& checkpoint, const ParamSpec& row, std::unordered_set<int>& seen) {
+  quant::InputOrder order;
+  for (std::size_t p = 0; p < row.pieces.size(); ++p) {
+    const Tensor* tensor = checkpoint.find(fmt::format("{}.{}", row.piece_base(p), kOrderSuffix));
+    if (!tensor) {
+      if (order) return fail(Code::kCorrupt, "{}: \"{}.{}\" is missing, though other parts of {} have one", checkpoint.folder(), row.piece_base(p), kOrderSuffix, row.full_name());
+      continue;
+    }
+    if (tensor->info.dtype != DType::kI32 || tensor->info.shape != std::vector{row.inputs})
+      return fail(Code::kCorrupt, "\"{}\" must be I32 [{}], not {} {}", tensor->info.name, row.inputs, dtype_name(tensor->info.dtype), shape_text(tensor->info.shape));
+    std::vector<std::int32_t> inputs(static_cast<std::size_t>(row.inputs));
+    TRY(checkpoint.shards()[static_cast<std::size_t>(tensor->shard)].read_at(inputs.data(), static_cast<std::size_t>(tensor->info.bytes()), tensor->info.begin));
+    std::vector<bool> named(inputs.size(), false);
+    for (const std::int32_t k : inputs) {
+      if (k < 0 || k >= row.inputs || named[static_cast<std::size_t>(k)]) return fail(Code::kCorrupt, "\"{}\" names input {} twice or beyond the {} there are", tensor->info.name, k, row.inputs);
+      named[static_cast<std::size_t>(k)] = true;
+    }
+    if ((p != 0 && !order) || (order && *order != inputs)) return fail(Code::kCorrupt, "\"{}\" differs from the order of the other parts of {}", tensor->info.name, row.full_name());
+    if (!order) order = std::make_shared<const std::vector<std::int32_t>>(std::move(inputs));
+    seen.insert(static_cast<int>(tensor - checkpoint.tensors().data()));
+  }
+  return order;
+}
+
 // A row whose pieces all lie in one kind of stored form keeps it, where a format of ours holds it and `policy` asks for no other; else it is FP32 (or what `policy`
-// asks for). Returns the order of inputs of each row.
-Result<std::vector<quant::InputOrder>> keep_forms(const Checkpoint& checkpoint, const params::ParamTable& table, const quant::FormatPolicy& policy, LoadPlan& plan,
-                                                  std::vector<const quant::Format*>& stored_format, std::vector<bool>& wide) {
-  std::vector<quant::InputOrder> orders(table.rows.size());
+// asks for). `orders` gets the order of its inputs.
+Result<void> keep_forms(const Checkpoint& checkpoint, const params::ParamTable& table, const quant::FormatPolicy& policy, LoadPlan& plan,
+                                                  std::vector<const quant::Format*>& stored_format, std::vector<bool>& wide, std::vector<quant::InputOrder>& orders) {
   for (FormSource& source : plan.forms) TRY(read_order(checkpoint, source));
   std::vector<std::vector<const FormSource*>> of_row(table.rows.size());
   for (const Route& route : plan.routes) {
@@ -186,7 +210,7 @@ Result<std::vector<quant::InputOrder>> keep_forms(const Checkpoint& checkpoint, 
     if (stored_format[i]) orders[i] = first.order;
     else wide[i] = true;
   }
-  return orders;
+  return {};
 }
 
 // "wint8", or "wint8, experts wint4, 3 overrides".
@@ -220,6 +244,7 @@ Result<std::optional<quant::FormatPolicy>> stored_policy(const JsonView& config)
   policy.linear = TRY(format(own.where, linear));
   policy.expert = TRY(format(own.where, TRY(own.string_or("experts", linear))));
   policy.head = TRY(format(own.where, TRY(own.string("lm_head"))));
+  policy.embedding = TRY(format(own.where, TRY(own.string_or("embedding", "bf16"))));
   if (own.has("overrides")) {
     const Json& overrides = (*own.object)["overrides"];
     if (!overrides.is_object()) return fail(Code::kCorrupt, "{}: \"overrides\" must be an object of names and formats", own.where);
@@ -257,14 +282,19 @@ Result<LoadPlan> plan_load(const Checkpoint& checkpoint, const params::ParamTabl
     return fail(Code::kCorrupt, "{}: {} of the {} tensors that the model needs are missing:{}\n  hint: an incomplete download, or config.json of another model?",
                 checkpoint.folder(), missing.size(), needs.size(), name_list(missing));
 
-  std::unordered_set<int> activation_scales;
-  for (const ScaleTensor& scale : scale_tensors(checkpoint, table, {&checkpoint.config(), checkpoint.config_path()})) activation_scales.insert(scale.tensor);
+  std::unordered_set<int> read_apart;  // before the weights: orders of inputs, scales of activations
+  std::vector<quant::InputOrder> orders(table.rows.size());
+  if (stored)
+    for (std::size_t i = 0; i < table.rows.size(); ++i)
+      if (const quant::Format* format = stored->of(table.rows[i]); format && std::ranges::find(quant::forms(), format) != quant::forms().end())
+        orders[i] = TRY(stored_order(checkpoint, table.rows[i], read_apart));
+  for (const ScaleTensor& scale : scale_tensors(checkpoint, table, {&checkpoint.config(), checkpoint.config_path()})) read_apart.insert(scale.tensor);
   std::vector<std::string> unexpected;
   for (std::size_t t = 0; t < checkpoint.tensors().size(); ++t) {
     const Tensor& tensor = checkpoint.tensors()[t];
     const auto found = needs_by_tensor.find(tensor.info.name);
     if (found == needs_by_tensor.end()) {
-      if (activation_scales.contains(static_cast<int>(t))) {
+      if (read_apart.contains(static_cast<int>(t))) {
         ++plan.tensors_loaded;
         continue;
       }
@@ -314,7 +344,7 @@ Result<LoadPlan> plan_load(const Checkpoint& checkpoint, const params::ParamTabl
   if (stored)
     for (std::size_t i = 0; i < table.rows.size(); ++i)
       stored_format[i] = stored->of(table.rows[i]);
-  const auto orders = TRY(keep_forms(checkpoint, table, policy, plan, stored_format, wide));
+  TRY(keep_forms(checkpoint, table, policy, plan, stored_format, wide, orders));
   const quant::FormatPolicy as_stored{.wide_derived = policy.wide_derived};
   plan.params = TRY(quant::plan_params(table, topology, stored ? as_stored : policy, wide, stored_format));
   for (std::size_t i = 0; i < table.rows.size(); ++i)

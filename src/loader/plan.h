@@ -26,6 +26,9 @@ struct Route {
   int form = -1;                // index into LoadPlan::forms, whose codes `tensor` holds; slice rows are outputs of that matrix
 };
 
+// In a converted folder, of a matrix whose columns are not in the order of its inputs: "<matrix>.weight_order" I32 [inputs], column k holds the weights of input order[k].
+inline constexpr std::string_view kOrderSuffix = "weight_order";
+
 struct LoadPlan {
   quant::ParamPlan params;
   std::vector<Route> routes;             // in shard, then offset order

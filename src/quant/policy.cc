@@ -72,6 +72,7 @@ Result<void> read_object(std::string_view text, FormatPolicy& policy) {
 }  // namespace
 
 const Format* FormatPolicy::of(const ParamSpec& row) const {
+  if (row.role == Role::kEmbedding) return embedding;
   if (!takes_format(row.role)) return nullptr;
   for (auto o = overrides.rbegin(); o != overrides.rend(); ++o)
     if (matches(o->pattern, row)) return o->format;

@@ -21,11 +21,12 @@ struct FormatPolicy {
   const Format* linear = nullptr;  // nullptr: as stored
   const Format* expert = nullptr;  // routed experts
   const Format* head = nullptr;
+  const Format* embedding = nullptr;  // look-up tables of converted folders alone: a table that another tool quantized is kept so
   std::vector<Override> overrides;  // the last that matches wins
   bool mix = false;                 // wlut4-mix: settle() adds overrides that follow from the table
   bool wide_derived = false;        // derived parameters are FP32 rather than BF16
 
-  // The format of a row, nullptr: as stored. Vectors, routers and look-up tables always stay as they are.
+  // The format of a row, nullptr: as stored. Vectors and routers always stay as they are.
   // An override applies to a row when it matches the row's own name ("...self_attn.qkv_proj") or that of one of its pieces ("...q_proj"): a fused row has one format.
   const Format* of(const params::ParamSpec& row) const;
   // An error names an override that no row of the table takes.
