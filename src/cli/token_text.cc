@@ -87,7 +87,7 @@ std::string fitted(std::string_view text, std::size_t width) {
     out += text.substr(0, c.bytes);
     text.remove_prefix(c.bytes);
   }
-  out += "…";
+  out += "\xe2\x80\xa6";  // an ellipsis
   return out + std::string(width - used - 1, ' ');
 }
 

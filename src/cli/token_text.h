@@ -20,7 +20,7 @@ std::string one_line(std::string_view text);
 
 // Columns of a terminal that the text takes: 2 for a wide character, 0 for a combining one.
 std::size_t display_width(std::string_view text);
-// Cut to `width` columns (the last is then "…"), or filled with spaces up to it.
+// Cut to `width` columns (the last is then an ellipsis), or filled with spaces up to it.
 std::string fitted(std::string_view text, std::size_t width);
 
 }  // namespace inflight::cli
