@@ -87,8 +87,11 @@ INSTANTIATE_TEST_SUITE_P(All, EveryIntegerForm, testing::Combine(testing::Values
                          });
 
 TEST(IntegerForms, of_other_tools_are_the_same_after_conversion_whatever_the_order_of_their_inputs) {
-  for (const std::string form : {"gptq-4bit-act-order", "awq-g32", "ct-w4a16-g-idx", "ct-fp8-channel", "paddle-wint4"}) {
-    const std::string folder = std::string(INFLIGHT_TEST_DATA) + "/forms/" + form;
+  std::vector<std::string> forms = {"gptq-4bit-act-order", "awq-g32", "ct-w4a16-g-idx", "ct-fp8-channel", "paddle-wint4"};
+  for (std::string& form : forms) form = "forms/" + form;
+  for (const char* name : {"llama", "qwen2", "qwen3-q2_k", "qwen3-q4_k_m", "qwen3-q5_k_m", "qwen3-moe", "ernie4_5-moe", "deepseek-v2-lite"}) forms.push_back(fmt::format("gguf/{}.gguf", name));
+  for (const std::string& form : forms) {
+    const std::string folder = std::string(INFLIGHT_TEST_DATA) + "/" + form;
     EngineOptions options;
     options.compute = "fp32";
     const auto first = open_model(folder, options).value();
@@ -105,7 +108,7 @@ TEST(IntegerForms, of_other_tools_are_the_same_after_conversion_whatever_the_ord
       if (a.order) EXPECT_EQ(*a.order, *b.order);
       ordered += a.order != nullptr;
     }
-    if (form == "gptq-4bit-act-order" || form == "ct-w4a16-g-idx") EXPECT_GT(ordered, 0u) << form;
+    if (form == "forms/gptq-4bit-act-order" || form == "forms/ct-w4a16-g-idx") EXPECT_GT(ordered, 0u) << form;
     EXPECT_EQ(forward_once(*first, {3, 1, 4, 1, 5, 9}).logits, forward_once(**second, {3, 1, 4, 1, 5, 9}).logits) << form;
   }
 }

@@ -34,7 +34,7 @@ Result<Forms> Forms::of(const checkpoint::Checkpoint& checkpoint) {
 
 bool Forms::has(std::string_view tensor) const {
   if (checkpoint_->find(tensor)) return true;
-  if (!config_ || !tensor.ends_with(kWeight)) return false;
+  if (!tensor.ends_with(kWeight)) return false;
   return std::ranges::any_of(quant::codes_suffixes(), [&](std::string_view suffix) { return checkpoint_->find(fmt::format("{}.{}", base_of(tensor), suffix)) != nullptr; });
 }
 

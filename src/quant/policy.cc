@@ -32,8 +32,11 @@ bool matches(const std::string& pattern, const ParamSpec& row) {
 // "bf16" keeps what is stored.
 Result<const Format*> wanted_format(std::string_view name) {
   const Format* format = TRY(find_format(name));
-  if (std::ranges::find(formats(), format) == formats().end())
-    return fail(Code::kInvalidArgument, "\"{}\" is what checkpoints of other tools are kept in; weights are not quantized to it here (see --help for formats)", name);
+  if (std::ranges::find(formats(), format) == formats().end()) {
+    std::vector<std::string_view> names;
+    for (const Format* known : formats()) names.push_back(known->name);
+    return fail(Code::kInvalidArgument, "\"{}\" is what weights of other tools are kept in, and nothing is quantized to it here; {}", name, known_names_hint(name, names));
+  }
   return format == &bf16_format() ? nullptr : format;
 }
 
