@@ -123,7 +123,7 @@ std::string expected_cell(const NamedToken& token) { return fmt::format("<td cla
 std::string worst_table(const std::vector<ComparedToken>& worst) {
   if (worst.empty()) return "<p>None: no token has any divergence.</p>\n";
   std::string text =
-      "<div class='scroll'><table><thead><tr><th>window</th><th>place</th><th>KL</th><th>text before</th><th class='left'>token</th><th>p of<br>this model</th><th>p of the<br>reference</th>"
+      "<div class='scroll tight'><table><thead><tr><th>window</th><th>place</th><th>KL</th><th>text before</th><th class='left'>token</th><th>p of<br>this model</th><th>p of the<br>reference</th>"
       "<th class='left'>this model<br>expects</th><th class='left'>the reference<br>expects</th></tr></thead><tbody>";
   for (const ComparedToken& token : worst)
     text += fmt::format("<tr><td>{}</td><td>{}</td><td>{:.4g}</td><td>{}</td><td class='left'><code>{}</code></td><td>{}</td><td>{}</td>{}{}</tr>", token.window, token.position, token.kl,

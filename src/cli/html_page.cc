@@ -26,7 +26,7 @@ svg { display: block; width: 100%; height: auto } svg text { fill: var(--soft); 
 .key { display: flex; flex-wrap: wrap; gap: 6px 24px; margin: 8px 0 14px; color: var(--soft); font-size: 13px } .key svg { display: inline-block; width: 30px; height: 10px; margin-right: 6px; vertical-align: baseline }
 .scroll { overflow-x: auto; background: var(--panel); border: 1px solid var(--line); border-radius: 6px }
 table { border-collapse: collapse; width: 100%; font-size: 13px; font-variant-numeric: tabular-nums } th, td { padding: 4px 12px; text-align: right; white-space: nowrap; border-top: 1px solid var(--line) }
-thead th { border-top: 0; color: var(--soft); font-weight: 600; vertical-align: bottom } td:first-child, th:first-child, .left { text-align: left } td.low { background: var(--flag) } .fit { width: fit-content; max-width: 100% }
+thead th { border-top: 0; color: var(--soft); font-weight: 600; vertical-align: bottom } td:first-child, th:first-child, .left { text-align: left } td.low { background: var(--flag) } .tight th, .tight td { padding: 4px 8px } .fit { width: fit-content; max-width: 100% }
 code { font: 12px ui-monospace, "DejaVu Sans Mono", Menlo, monospace; white-space: pre; background: var(--page); border-radius: 3px; padding: 1px 4px }
 @media (max-width: 560px) { main { padding: 20px 12px 40px } }
 )";

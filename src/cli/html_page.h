@@ -1,6 +1,6 @@
 // The frame that reports share: one HTML file that needs nothing else, light and dark as the reader's system is.
 //
-// Classes for the body: dl of facts; .charts of figures with svg (.pair: two that share the width); .scroll around a table (.fit: no wider than it; td.low: marked; .left: text);
+// Classes for the body: dl of facts; .charts of figures with svg (.pair: two that share the width); .scroll around a table (.fit: no wider than it; .tight: many columns; td.low: marked; .left: text);
 // .key: a legend.
 // In an svg: .grid lines, .most (line), .tail (dashed line), .dot, .cell (area), .hit (shows its <title> under the pointer).
 #pragma once
