@@ -239,8 +239,8 @@ TEST(Forms, are_found_by_what_they_keep) {
 
 TEST(Forms, are_not_what_a_user_may_ask_for) {
   for (const Format* format : formats()) EXPECT_EQ(std::ranges::find(forms(), format), forms().end());
-  EXPECT_THAT(make_policy("int4-g128-zp", "auto").error().message, testing::HasSubstr("checkpoints of other tools"));
-  EXPECT_THAT(make_policy("wint8", "int8").error().message, testing::HasSubstr("checkpoints of other tools"));
+  EXPECT_THAT(make_policy("int4-g128-zp", "auto").error().message, testing::HasSubstr("weights of other tools"));
+  EXPECT_THAT(make_policy("wint8", "int8").error().message, testing::HasSubstr("weights of other tools"));
   EXPECT_THAT(make_policy("int4-g127", "auto").error().message, testing::Not(testing::HasSubstr("-zp")));
 }
 
