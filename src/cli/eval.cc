@@ -226,17 +226,17 @@ ComparedModel described(const ModelArguments& arguments, const Side& side, doubl
   const engine::EngineOptions& engine = arguments.engine;
   std::string weights = engine.quantization.empty() ? "as stored" : side.opened->quantization;
   for (const std::string& exception : engine.quantization_overrides) weights += ", " + exception;
-  std::string cache{dtype_name(side.runner->kv_shape().dtype)};
   return {.name = arguments.model,
           .facts = {{"weights", weights},
                     {"output head", engine.lm_head},
                     {"arithmetic", engine.compute},
-                    {"KV cache", cache},
+                    {"KV cache", std::string(dtype_name(side.runner->kv_shape().dtype))},
                     {"FP8 activations", engine.fp8_activations + (engine.fp8_amax.empty() ? "" : ", scales of " + engine.fp8_amax)},
                     {"FP8 attention", engine.fp8_sdpa ? "yes" : "no"}},
           .nats = nats};
 }
 
+// The worst tokens with their texts.
 Result<std::vector<ComparedToken>> named(const std::vector<WorstToken>& worst, const text::Tokenizer& tokenizer, std::span<const std::int32_t> ids, std::int64_t window) {
   std::vector<ComparedToken> tokens;
   for (const WorstToken& token : worst) {
@@ -321,7 +321,8 @@ Result<int> run(const Arguments& arguments) {
     if (arguments.experts) json["experts"] = expert_tokens;
     print(json.dump() + "\n");
   } else {
-    print(comparison ? comparison_text(*comparison) : fmt::format("{:.6f} nats per token, perplexity {:.4f}, over {} windows of {} tokens\n", nats, std::exp(nats), windows, arguments.window));
+    print(comparison ? comparison_text(*comparison)
+                     : fmt::format("{:.6f} nats per token, perplexity {:.4f}, over {} windows of {} tokens\n", nats, std::exp(nats), windows, arguments.window));
     if (arguments.experts) print(expert_text(expert_tokens));
   }
   if (arguments.report) note("wrote {}", *arguments.report);
@@ -338,7 +339,8 @@ Action declare_eval(CLI::App& app) {
   app.add_option("--windows", arguments->windows, "Windows to score; without it, all whole ones");
   app.add_option("--mode", arguments->mode, "Arithmetic of all tokens: prefill or decode")->capture_default_str();
   app.add_flag("--bos", arguments->bos, "Put the BOS token before the text");
-  app.add_option("--reference", arguments->reference, "Model to compare with: divergence, first choices, hidden states; it may be the same one. It runs plainly: none of the flags on formats, cache and FP8 are its");
+  app.add_option("--reference", arguments->reference,
+                 "Model to compare with: divergence, first choices, hidden states; it may be the same one. It runs plainly: none of the flags on formats, cache and FP8 are its");
   app.add_option("--reference-quantization", arguments->reference_quantization, "Weight format of the reference; without it, as stored");
   app.add_option("--reference-compute", arguments->reference_compute, "Arithmetic of the reference")->default_str("fp32");
   app.add_option("--report", arguments->report, "Also write a page about the comparison (HTML)");
