@@ -335,6 +335,31 @@ TEST(ConvertFp8Overrides, matrices_that_stay_are_ignored_by_name) {
   EXPECT_THAT(refused.error().message, HasSubstr("--quantization-override"));
 }
 
+// Where activations are cut is what the calibration says of its histograms.
+TEST(ConvertFp8Cuts, at_a_percentile_or_where_least_is_lost) {
+  const ScratchFolder scratch;
+  Calibration calibration = read_calibration(kQwen).value();
+  for (auto& [point, stats] : calibration.points) {  // most values are small, one is the maximum
+    stats.histogram.assign(Bins::kCount, 0);
+    stats.histogram[static_cast<std::size_t>(Bins::of(stats.amax / 8))] = 9999;
+    stats.histogram[static_cast<std::size_t>(Bins::of(stats.amax))] = 1;
+  }
+  ASSERT_TRUE(write_calibration(calibration, scratch.at("c.safetensors")));
+  const std::string point = "model.layers.1.mlp.down_proj";
+  const PointStats& stats = *calibration.find(point);
+  const auto cut = [&](const std::string& name, Fp8Conversion conversion) {
+    conversion.scales = scratch.at("c.safetensors");
+    conversion.naming = "hf";
+    const auto report = convert_fp8(tiny("tiny-qwen3"), options_of("tensor_wise_fp8", "ocp"), conversion, scratch.at(name));
+    EXPECT_TRUE(report) << (report ? "" : report.error().message);
+    return scale_in(TestFolder::read(scratch.at(name)).tensors.at(point + ".input_scale"), 0);
+  };
+  EXPECT_EQ(cut("most", {}), stats.amax / 448);
+  EXPECT_EQ(cut("percentile", {.percentile = 99}), stats.percentile(99) / 448);
+  EXPECT_LT(stats.percentile(99), stats.amax / 4);
+  EXPECT_EQ(cut("mse", {.mse = true}), stats.mse_clip(448) / 448);
+}
+
 class ConvertFp8Wrong : public testing::Test {
  protected:
   // The message of the refusal; nothing may be left of the output.
