@@ -45,7 +45,7 @@ Result<loader::ExportReport> convert_fp8(const std::string& folder, const Engine
   wanted.expert_channels = conversion.expert_scales == "auto" ? ernie : TRY(one_of("--expert-scales", conversion.expert_scales, "tensor", "channel"));
   wanted.bound = TRY(one_of("--fp8-target", options.fp8_target, "ocp", "gaudi")) ? kGaudiE4m3Max : kE4m3Max;
   wanted.max_shard_bytes = max_shard_bytes;
-  if (checkpoint::is_gguf_path(folder)) return fail(Code::kUnsupported, "\"{}\" is a GGUF file, which cannot be converted yet; run it as it is, or with --quantization", folder);
+  if (checkpoint::is_gguf_path(folder)) return fail(Code::kUnsupported, "\"{}\" is a GGUF file, of which no FP8 folder can be made yet; run it as it is, or with --quantization", folder);
   EngineOptions plain = options;
   plain.tensor_parallel_size = 1;
   plain.enable_expert_parallel = false;
