@@ -23,7 +23,7 @@ while IFS= read -r line; do
       echo "$weak"
       bad=1
     fi
-    other=$(nm -C --defined-only --extern-only "$object" | cut -d' ' -f3- | grep -vE "^DW[.]ref[.]|^inflight::kernels::(table|load|linear|vector|latent|roofline|lut4|offsets|fp8)_$isa$" || true)
+    other=$(nm -C --defined-only --extern-only "$object" | cut -d' ' -f3- | grep -vE "^DW[.]ref[.]|^inflight::kernels::(table|load|linear|vector|latent|roofline|lut4|offsets|fp8|fp8_attention)_$isa$" || true)
     if [ -n "$other" ]; then
       echo "$source: exports more than its table:"
       echo "$other"
