@@ -7,7 +7,7 @@ Each DIR/<name>/ is a Hugging Face checkpoint without a tokenizer: config.json w
   logits.0   fp32  [T, V]  transformers, in FP32, on the weights as the form's own library takes them apart in FP32
 
 Packers: auto-gptq's and AutoAWQ's linear layers, compressed-tensors' compressors, Paddle's weight_quantize (the inverse of its byte order is
-computed here and checked against the rounding error). Block FP8 has no packer: torch casts, scales are amax/448 of a block.
+computed here and checked against the rounding error). paddle-wint4-row-major is paddle-wint4 in another order. Block FP8 has no packer: torch casts, scales are amax/448 of a block.
 
 Needs: torch, transformers>=5.24, safetensors, numpy, auto-gptq 0.7.1, autoawq 0.2.9, compressed-tensors 0.20 (these three --no-deps: only their
 packing code is imported), paddlepaddle 3.3.   Usage: make_form_fixtures.py OUT_DIR NAME...     (all: every name)
@@ -235,7 +235,14 @@ class Paddle:
         n, k = w.shape
         packed, scale = weight_quantize(paddle.to_tensor(w.T.contiguous().numpy()).astype("float16"), algo=f"weight_only_int{self.bits}", arch=80)
         scale = torch.from_numpy(scale.numpy()).float()
-        b = packed.numpy().reshape(-1).view(np.uint8).astype(int)
+        code = self.codes(packed.numpy(), k, n)
+        truth = torch.from_numpy(code).float().T * scale[:, None]
+        assert (truth - w).abs().max() < scale.max() * 0.51 + 1e-3, name
+        return {"quant_weight": torch.from_numpy(packed.numpy()), "weight_scale": scale.half()}, truth.contiguous()
+
+    def codes(self, packed, k, n):
+        """Codes [K, N] of bytes in the order of GPU kernels."""
+        b = packed.reshape(-1).view(np.uint8).astype(int)
         code = np.zeros((k, n), int)
         for c in range(n):
             for r in range(k if self.bits == 8 else k // 2):
@@ -248,9 +255,27 @@ class Paddle:
                 word, i = at // 4 * 4, at % 4
                 for odd in (0, 1):
                     code[2 * r + odd, c] = (b[word + i % 2 + 2 * odd] >> (4 if i > 1 else 0) & 15) - 8
-        truth = torch.from_numpy(code).float().T * scale[:, None]
-        assert (truth - w).abs().max() < scale.max() * 0.51 + 1e-3, name
-        return {"quant_weight": torch.from_numpy(packed.numpy()), "weight_scale": scale.half()}, truth.contiguous()
+        return code
+
+
+def make_row_major(out, source="paddle-wint4", name="paddle-wint4-row-major"):
+    """The same codes and logits as OUT/<source>, row-major: experts a row an output, other matrices a row two inputs."""
+    path = os.path.join(out, name)
+    shutil.rmtree(path, ignore_errors=True)
+    shutil.copytree(os.path.join(out, source), path)
+    stored = load_file(os.path.join(path, "model.safetensors"))
+    for key, t in stored.items():
+        if key.endswith(".quant_weight"):
+            code = Paddle(4).codes(t.numpy(), t.shape[1], 2 * t.shape[0])
+            code = code.T if ".experts." in key else code
+            even, odd = (code[:, 0::2], code[:, 1::2]) if ".experts." in key else (code[0::2], code[1::2])
+            stored[key] = torch.from_numpy(np.ascontiguousarray((even & 15 | (odd & 15) << 4).astype(np.uint8).view(np.int8)))
+    save_file(stored, os.path.join(path, "model.safetensors"))
+    with open(os.path.join(path, "config.json")) as f:
+        text = json.load(f)
+    text["quantization_config"] = dict(quantization="mix_quant", dense_quant_type="wint4", moe_quant_type="wint4", is_quantized=True, is_permuted=False)
+    with open(os.path.join(path, "config.json"), "w") as f:
+        json.dump(text, f, indent=2)
 
 
 def qwen3(**changes):
@@ -398,3 +423,5 @@ if __name__ == "__main__":
     for k, fixture in enumerate(FIXTURES):
         if fixture in sys.argv[2:] or "all" in sys.argv[2:]:
             make(fixture, sys.argv[1], 300 + k)
+    if "paddle-wint4-row-major" in sys.argv[2:] or "all" in sys.argv[2:]:
+        make_row_major(sys.argv[1])

@@ -56,15 +56,19 @@ Result<std::optional<FormSource>> Forms::find(std::string_view weight, std::int6
     }
     source.form = choice->form;
     source.settings = choice->settings;
-    if (source.form == &quant::paddle_fp8_form()) {  // one scale, or one an output (experts, by newer tools): the tensor itself says which
-      const auto* scale = checkpoint_->find(source.base + ".weight_scale");
-      if (scale && scale->info.elements() == outputs) source.settings.group_rows = 1;
-    }
   } else {
     return std::nullopt;
   }
+  const auto where = [&] { return fmt::format("{}: {} in {} form", checkpoint_->folder(), source.base, source.form->name); };
+  if (source.form->look) {
+    const auto seen = [&](std::string_view suffix) -> std::optional<quant::SeenTensor> {
+      const auto* tensor = checkpoint_->find(fmt::format("{}.{}", source.base, suffix));
+      return tensor ? std::optional(quant::SeenTensor{tensor->info.dtype, tensor->info.shape}) : std::nullopt;
+    };
+    if (auto looked = source.form->look(source.settings, outputs, inputs, seen); !looked) return fail_at(where(), std::move(looked).error());
+  }
   auto tensors = source.form->tensors(source.settings, outputs, inputs);
-  if (!tensors) return fail_at(fmt::format("{}: {} in {} form", checkpoint_->folder(), source.base, source.form->name), std::move(tensors).error());
+  if (!tensors) return fail_at(where(), std::move(tensors).error());
   source.tensors = *std::move(tensors);
   for (FormTensor& tensor : source.tensors) {
     const auto* found = checkpoint_->find(fmt::format("{}.{}", source.base, tensor.suffix));

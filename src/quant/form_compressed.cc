@@ -19,6 +19,13 @@ FormTensor scale_like(std::string suffix, std::vector<DType> dtypes, const FormS
   return {std::move(suffix), std::move(dtypes), {rows, groups_of(settings, inputs)}, Reach::kRows, settings.group_rows, optional};
 }
 
+// An old release packed codes but not their zero points.
+Result<void> look(FormSettings& settings, std::int64_t, std::int64_t, const TensorsSeen& seen) {
+  const auto zeros = seen("weight_zero_point");
+  settings.packed_zeros = !zeros || zeros->dtype != DType::kI8;
+  return {};
+}
+
 Result<std::vector<FormTensor>> tensors(const FormSettings& settings, std::int64_t outputs, std::int64_t inputs) {
   if (settings.kind == CodeKind::kE4M3 || !settings.packed) {
     const bool fp8 = settings.kind == CodeKind::kE4M3;
@@ -30,10 +37,12 @@ Result<std::vector<FormTensor>> tensors(const FormSettings& settings, std::int64
         {"input_zero_point", {DType::kI8, DType::kF8E4M3}, {1}, Reach::kWhole, 1, true}};
   }
   const std::int64_t per_word = 32 / settings.bits, groups = groups_of(settings, inputs);
+  FormTensor zeros{"weight_zero_point", {DType::kI32}, {(outputs + per_word - 1) / per_word, groups}, Reach::kRows, per_word, !settings.offsets};
+  if (!settings.packed_zeros) zeros = {"weight_zero_point", {DType::kI8}, {outputs, groups}, Reach::kRows, 1, !settings.offsets};
   return std::vector<FormTensor>{
       {"weight_packed", {DType::kI32}, {outputs, (inputs + per_word - 1) / per_word}},
       {"weight_scale", kScaleTypes, {outputs, groups}},
-      {"weight_zero_point", {DType::kI32}, {(outputs + per_word - 1) / per_word, groups}, Reach::kRows, per_word, !settings.offsets},
+      std::move(zeros),
       {"weight_shape", {DType::kI64, DType::kI32}, {2}, Reach::kWhole, 1, true},
       {"weight_g_idx", {DType::kI32}, {inputs}, Reach::kWhole, 1, !settings.ordered}};
 }
@@ -50,8 +59,12 @@ Result<void> take_words(const FormSettings& settings, std::span<const FormBytes>
   TRY(read_scales(bytes[kScale], Reach::kRows, 1, first, parts));
   if (const FormBytes& zeros = bytes[kZero]; zeros.data)
     for (int r = 0; r < parts.rows; ++r) {
-      const std::byte* row = row_of(zeros, first + r, per_word);
-      for (std::int64_t g = 0; g < parts.groups(); ++g) TRY(set_zero(code_in(word_at(row + g * 4), (first + r) % per_word, bits), first, r, g, "\"symmetric\": true", parts));
+      const std::byte* row = row_of(zeros, first + r, settings.packed_zeros ? per_word : 1);
+      for (std::int64_t g = 0; g < parts.groups(); ++g) {
+        const int zero = settings.packed_zeros ? code_in(word_at(row + g * 4), (first + r) % per_word, bits) : static_cast<std::int8_t>(row[g]) + zero_code(parts.kind);
+        if (zero < 0 || zero >> bits != 0) return fail(Code::kCorrupt, "row {}, group {}: zero point {} of a number that 4 bits hold (-8..7)", first + r, g, zero - 8);
+        TRY(set_zero(zero, first, r, g, "\"symmetric\": true", parts));
+      }
     }
 
   std::vector<std::uint8_t> scratch;
@@ -109,7 +122,7 @@ Result<void> take_apart(const FormSettings& settings, std::span<const FormBytes>
 }  // namespace
 
 const StoredForm& compressed_form() {
-  static constexpr StoredForm kForm = {.name = "compressed-tensors", .tensors = tensors, .take_apart = take_apart};
+  static constexpr StoredForm kForm = {.name = "compressed-tensors", .tensors = tensors, .take_apart = take_apart, .look = look};
   return kForm;
 }
 

@@ -219,6 +219,7 @@ Result<bool> read_paddle(const JsonView& view, Rules& rules) {
   rules.by_target = true;
   const bool stored = TRY(view.boolean_or("is_quantized", TRY(view.boolean_or("is_moe_quantized", !view.has("kv_cache_quant_type")))));
   if (!stored) return false;  // a wish for loading: weights are plain
+  const bool permuted = TRY(view.boolean_or("is_permuted", true));
   const auto add = [&](std::string_view key, std::string name, const char* targets) -> Result<void> {
     Group group{.settings = {}, .plain = name.empty(), .targets = {}};
     if (name == "weight_only") name = TRY(view.string_or("algo", "weight_only_int8")) == "weight_only_int4" ? "wint4" : "wint8";
@@ -229,7 +230,7 @@ Result<bool> read_paddle(const JsonView& view, Rules& rules) {
       group.settings = {.kind = CodeKind::kE4M3, .bits = 8, .group = 0, .group_rows = 0, .order = {}};
     } else {
       TRY(set_bits(view, key, name == "wint4" ? 4 : 8, group.settings));
-      group.settings.interleaved = true;
+      group.settings.interleaved = permuted;
     }
     group.targets.push_back({.kind = Rule::kPattern, .text = targets, .pattern = TRY(NamePattern::parse(targets))});
     rules.groups.push_back(std::move(group));

@@ -173,6 +173,10 @@ TEST(FormConfig, paddle_names_a_quantization) {
   ASSERT_TRUE(found);
   EXPECT_EQ(found->form, &paddle_form());
   EXPECT_EQ(found->settings.kind, CodeKind::kU4);
+  EXPECT_TRUE(found->settings.interleaved);
+  EXPECT_FALSE(choice(R"({"quantization": "wint4", "is_permuted": false})", "ernie.layers.0.self_attn.qkv_proj")->settings.interleaved);
+  const std::string plain = R"({"quantization": "mix_quant", "dense_quant_type": "wint8", "moe_quant_type": "wint4", "is_quantized": true, "is_permuted": false})";
+  for (const char* module : {"ernie.layers.0.self_attn.o_proj", "ernie.layers.1.mlp.experts.3.down_proj"}) EXPECT_FALSE(choice(plain, module)->settings.interleaved) << module;
   const std::string mixed = R"({"quantization": "mix_quant", "dense_quant_type": "wint8", "moe_quant_type": "wint4", "is_quantized": true})";
   EXPECT_EQ(choice(mixed, "ernie.layers.1.mlp.experts.3.down_proj")->settings.bits, 4);
   EXPECT_EQ(choice(mixed, "ernie.layers.1.mlp.shared_experts.down_proj")->settings.bits, 8);

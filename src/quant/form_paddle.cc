@@ -1,4 +1,6 @@
-// PaddlePaddle's weight-only int8 and int4, in the byte order of its GPU kernels. Bytes: docs/formats/paddle-weight-only.md.
+// PaddlePaddle's weight-only int8 and int4, in the byte order of its GPU kernels or row-major. Bytes: docs/formats/paddle-weight-only.md.
+#include <fmt/format.h>
+
 #include "quant/form_bytes.h"
 #include "quant/stored_forms.h"
 
@@ -12,13 +14,62 @@ constexpr std::int64_t kTile = 64;  // inputs of one output that lie together
 // Two outputs (int4: four) share two rows of the file: their tiles alternate.
 std::int64_t interleaved(const FormSettings& settings) { return settings.bits == 8 ? 2 : 4; }
 
+const std::vector<DType> kScaleTypes = {DType::kBF16, DType::kF16, DType::kF32};
+
+// Row-major: codes of two's complement, int4 in pairs of inputs, the even one in the low nibble.
+Result<void> look(FormSettings& settings, std::int64_t outputs, std::int64_t inputs, const TensorsSeen& seen) {
+  const auto codes = seen("quant_weight");
+  if (settings.interleaved || !codes) return {};
+  const std::int64_t bytes = inputs * settings.bits / 8;
+  const bool by_output = codes->shape == std::vector{outputs, bytes};
+  settings.by_input = !by_output && codes->shape == std::vector{bytes, outputs};
+  if (by_output || settings.by_input) return {};
+  std::string shape;
+  for (const std::int64_t side : codes->shape) shape += fmt::format("{}{}", shape.empty() ? "" : ", ", side);
+  return fail(Code::kCorrupt, "quant_weight has shape [{}]; with \"is_permuted\": false expected [{}, {}] (a row an output) or [{}, {}] (a row {})", shape, outputs, bytes, bytes, outputs,
+              settings.bits == 8 ? "an input" : "two inputs");
+}
+
+Result<std::vector<FormTensor>> row_major_tensors(const FormSettings& settings, std::int64_t outputs, std::int64_t inputs) {
+  if (settings.bits == 4 && inputs % 2 != 0) return fail(Code::kUnsupported, "int4 holds two inputs in a byte; the matrix [{}, {}] has an odd number of inputs", outputs, inputs);
+  const std::int64_t bytes = inputs * settings.bits / 8;
+  FormTensor codes{"quant_weight", {DType::kI8}, {outputs, bytes}};
+  if (settings.by_input) codes = {"quant_weight", {DType::kI8}, {bytes, outputs}, Reach::kColumns};
+  return std::vector<FormTensor>{std::move(codes), {"weight_scale", kScaleTypes, {outputs, 1}}};
+}
+
+void take_row_major(const FormSettings& settings, const FormBytes& codes, std::int64_t first, RowParts& parts) {
+  const bool wide = settings.bits == 8;
+  const std::int64_t bytes = parts.inputs * settings.bits / 8;
+  const auto put = [&](int r, std::int64_t i, std::byte byte) {
+    const auto bits = static_cast<std::uint8_t>(byte);
+    std::uint8_t* row = parts.codes + r * parts.inputs;
+    if (wide) {
+      row[i] = bits ^ 0x80;
+      return;
+    }
+    row[2 * i] = (bits & 15) ^ 8;
+    row[2 * i + 1] = static_cast<std::uint8_t>(bits >> 4) ^ 8;
+  };
+  if (settings.by_input) {
+    for (std::int64_t i = 0; i < bytes; ++i)
+      for (int r = 0; r < parts.rows; ++r) put(r, i, codes.data[i * codes.stride + first + r - codes.origin]);
+    return;
+  }
+  for (int r = 0; r < parts.rows; ++r) {
+    const std::byte* row = row_of(codes, first + r);
+    for (std::int64_t i = 0; i < bytes; ++i) put(r, i, row[i]);
+  }
+}
+
 Result<std::vector<FormTensor>> tensors(const FormSettings& settings, std::int64_t outputs, std::int64_t inputs) {
+  if (!settings.interleaved) return row_major_tensors(settings, outputs, inputs);
   const std::int64_t unit = interleaved(settings);
   if (inputs % kTile != 0 || outputs % unit != 0)
     return fail(Code::kUnsupported, "PaddlePaddle's byte order needs a multiple of {} inputs and of {} outputs; the matrix is [{}, {}]", kTile, unit, outputs, inputs);
   FormTensor codes{"quant_weight", {DType::kI8}, {settings.bits == 8 ? outputs : outputs / 2, inputs}, Reach::kRows, unit};
   codes.rows = 2;
-  return std::vector<FormTensor>{std::move(codes), {"weight_scale", {DType::kBF16, DType::kF16, DType::kF32}, {outputs, 1}}};
+  return std::vector<FormTensor>{std::move(codes), {"weight_scale", kScaleTypes, {outputs, 1}}};
 }
 
 // int8: byte p of 16 is input p / 2, those of odd p 8 further.
@@ -38,6 +89,10 @@ void take_nibbles(const std::uint8_t* tile, std::uint8_t* codes) {
 Result<void> take_apart(const FormSettings& settings, std::span<const FormBytes> bytes, std::int64_t first, RowParts& parts) {
   TRY(read_scales(bytes[kScale], Reach::kRows, 1, first, parts));
   const FormBytes& codes = bytes[kCodes];
+  if (!settings.interleaved) {
+    take_row_major(settings, codes, first, parts);
+    return {};
+  }
   const std::int64_t unit = interleaved(settings), width = settings.bits == 8 ? kTile : kTile / 2;  // bytes of a tile
   for (int r = 0; r < parts.rows; ++r) {
     const std::int64_t output = first + r;
@@ -55,7 +110,7 @@ Result<void> take_apart(const FormSettings& settings, std::span<const FormBytes>
 }  // namespace
 
 const StoredForm& paddle_form() {
-  static constexpr StoredForm kForm = {.name = "PaddlePaddle weight-only", .tensors = tensors, .take_apart = take_apart};
+  static constexpr StoredForm kForm = {.name = "PaddlePaddle weight-only", .tensors = tensors, .take_apart = take_apart, .look = look};
   return kForm;
 }
 

@@ -7,6 +7,16 @@ namespace {
 
 enum Tensors { kCodes, kScale };
 
+// One scale, or one an output (experts, by newer tools).
+Result<void> look(FormSettings& settings, std::int64_t outputs, std::int64_t, const TensorsSeen& seen) {
+  const auto scale = seen("weight_scale");
+  if (!scale) return {};
+  std::int64_t scales = 1;
+  for (const std::int64_t side : scale->shape) scales *= side;
+  if (scales == outputs) settings.group_rows = 1;
+  return {};
+}
+
 Result<std::vector<FormTensor>> tensors(const FormSettings& settings, std::int64_t outputs, std::int64_t inputs) {
   const std::vector<DType> scale_types = {DType::kBF16, DType::kF16, DType::kF32};
   FormTensor scale{"weight_scale", scale_types, {1}, Reach::kWhole};
@@ -26,7 +36,7 @@ Result<void> take_apart(const FormSettings& settings, std::span<const FormBytes>
 }  // namespace
 
 const StoredForm& paddle_fp8_form() {
-  static constexpr StoredForm kForm = {.name = "PaddlePaddle FP8", .tensors = tensors, .take_apart = take_apart};
+  static constexpr StoredForm kForm = {.name = "PaddlePaddle FP8", .tensors = tensors, .take_apart = take_apart, .look = look};
   return kForm;
 }
 

@@ -367,6 +367,91 @@ TEST(Paddle, bytes_lie_as_documented) {
   }
 }
 
+// What the form makes of codes of this shape.
+Result<FormSettings> looked(const StoredForm& form, FormSettings settings, std::int64_t outputs, std::int64_t inputs, std::string_view suffix, SeenTensor tensor) {
+  TRY(form.look(settings, outputs, inputs, [&](std::string_view name) { return name == suffix ? std::optional(tensor) : std::nullopt; }));
+  return settings;
+}
+
+FormSettings row_major(int bits) { return {.kind = bits == 8 ? CodeKind::kU8 : CodeKind::kU4, .bits = bits, .order = {}}; }
+
+TEST(Paddle, row_major_codes_come_back) {
+  const std::int64_t N = 24, K = 38;
+  for (const int bits : {8, 4})
+    for (const bool by_input : {false, true}) {
+      const std::int64_t width = K * bits / 8;
+      const SeenTensor seen{DType::kI8, by_input ? std::vector{width, N} : std::vector{N, width}};
+      const auto settings = looked(paddle_form(), row_major(bits), N, K, "quant_weight", seen);
+      ASSERT_TRUE(settings) << settings.error().message;
+      Stored stored{&paddle_form(), *settings, N, K, {}};
+      EXPECT_EQ(stored.tensors()[0].shape, seen.shape);
+      File codes(seen.shape[0], seen.shape[1], DType::kI8), scales(N, 2, DType::kBF16);
+      const int codes_of_bits = 1 << bits;
+      const auto number = [&](std::int64_t n, std::int64_t k) { return code_at(n, k, codes_of_bits) - codes_of_bits / 2; };
+      for (std::int64_t n = 0; n < N; ++n) {
+        scales.set_half(n, 0, float_to_bf16(scale_at(n, 0)));
+        for (std::int64_t k = 0; k < K; ++k) {
+          std::byte& byte = by_input ? codes.at(k * bits / 8)[n] : codes.at(n)[k * bits / 8];
+          byte |= static_cast<std::byte>(bits == 8 ? number(n, k) & 255 : (number(n, k) & 15) << (k % 2 * 4));
+        }
+      }
+      stored.files = {codes, scales};
+      expect_numbers(stored, [&](std::int64_t n, std::int64_t k) { return scale_at(n, 0) * static_cast<float>(number(n, k)); });
+    }
+}
+
+// Bytes by hand. int8 0xff is -1, 0x80 -128; int4 0x8f is -1 (low, input 0) and -8 (high, input 1), 0x71 1 and 7.
+TEST(Paddle, row_major_bytes_by_hand) {
+  struct Case { int bits; std::int64_t outputs, inputs; SeenTensor seen; std::vector<int> bytes; std::vector<float> numbers; };
+  const std::vector<Case> cases = {
+      {8, 2, 3, {DType::kI8, {2, 3}}, {0xff, 0x80, 0x05, 0x7f, 0x00, 0xfe}, {-1, -128, 5, 127, 0, -2}},
+      {8, 2, 3, {DType::kI8, {3, 2}}, {0xff, 0x7f, 0x80, 0x00, 0x05, 0xfe}, {-1, -128, 5, 127, 0, -2}},
+      {8, 2, 2, {DType::kI8, {2, 2}}, {1, 2, 3, 4}, {1, 2, 3, 4}},  // square: a row an output
+      {4, 3, 4, {DType::kI8, {3, 2}}, {0x8f, 0x71, 0x20, 0xc3, 0x00, 0x9a}, {-1, -8, 1, 7, 0, 2, 3, -4, 0, 0, -6, -7}},
+      {4, 3, 4, {DType::kI8, {2, 3}}, {0x8f, 0x20, 0x00, 0x71, 0xc3, 0x9a}, {-1, -8, 1, 7, 0, 2, 3, -4, 0, 0, -6, -7}},
+      {4, 2, 4, {DType::kI8, {2, 2}}, {0x21, 0x43, 0x65, 0x07}, {1, 2, 3, 4, 5, 6, 7, 0}}};
+  for (const Case& c : cases) {
+    const auto settings = looked(paddle_form(), row_major(c.bits), c.outputs, c.inputs, "quant_weight", c.seen);
+    ASSERT_TRUE(settings) << settings.error().message;
+    Stored stored{&paddle_form(), *settings, c.outputs, c.inputs, {}};
+    File codes(c.seen.shape[0], c.seen.shape[1], DType::kI8), scales(c.outputs, 4, DType::kF32);
+    for (std::size_t i = 0; i < c.bytes.size(); ++i) codes.at(0)[i] = static_cast<std::byte>(c.bytes[i]);
+    for (std::int64_t n = 0; n < c.outputs; ++n) scales.set_float(n, 0, 1);
+    stored.files = {codes, scales};
+    const Taken taken = take(stored, 0, static_cast<int>(c.outputs));
+    ASSERT_TRUE(taken.result) << taken.result.error().message;
+    EXPECT_EQ(taken.numbers, c.numbers) << c.bits << " bits, a file of " << c.seen.shape[0] << " rows";
+  }
+}
+
+TEST(Paddle, row_major_shapes_that_fit_neither_order_are_an_error) {
+  const auto wrong = looked(paddle_form(), row_major(4), 24, 32, "quant_weight", {DType::kI8, {12, 32}});  // what the byte order of GPUs would have
+  ASSERT_FALSE(wrong);
+  for (const char* part : {"[12, 32]", "[24, 16]", "[16, 24]", "is_permuted"}) EXPECT_THAT(wrong.error().message, HasSubstr(part));
+  EXPECT_FALSE(looked(paddle_form(), row_major(8), 24, 32, "quant_weight", {DType::kI8, {24, 16}}));
+  EXPECT_THAT(paddle_form().tensors(row_major(4), 24, 37).error().message, HasSubstr("odd number of inputs"));
+}
+
+TEST(Compressed, zero_points_of_packed_codes_one_a_byte) {
+  for (const int bits : {4, 8})
+    for (const std::int64_t group : {0, 16}) {
+      const std::int64_t K = 48, per_group = group == 0 ? K : group, G = K / per_group;
+      const int codes = 1 << bits;
+      Stored stored = packed(bits, K, group, true);
+      stored.settings = looked(compressed_form(), stored.settings, stored.outputs, K, "weight_zero_point", {DType::kI8, {stored.outputs, G}}).value();
+      EXPECT_EQ(stored.tensors()[2].shape, (std::vector{stored.outputs, G}));
+      File zeros(stored.outputs, G, DType::kI8);
+      for (std::int64_t n = 0; n < stored.outputs; ++n)
+        for (std::int64_t g = 0; g < G; ++g) zeros.at(n)[g] = static_cast<std::byte>(zero_at(n, g, codes) - codes / 2);
+      stored.files[2] = zeros;
+      expect_numbers(stored, [&](std::int64_t n, std::int64_t k) { return scale_at(n, k / per_group) * static_cast<float>(code_at(n, k, codes) - zero_at(n, k / per_group, codes)); });
+      stored.files[2].at(7)[G - 1] = static_cast<std::byte>(8);
+      if (bits == 4) EXPECT_THAT(take(stored, 4, 8).result.error().message, HasSubstr(fmt::format("row 7, group {}: zero point 8", G - 1)));
+    }
+  const auto still = looked(compressed_form(), packed(4, 48, 16, true).settings, 24, 48, "weight_zero_point", {DType::kI32, {3, 3}});
+  EXPECT_TRUE(still->packed_zeros);
+}
+
 TEST(Forms, suffixes_of_codes) { EXPECT_THAT(codes_suffixes(), testing::IsSupersetOf({std::string_view("qweight"), std::string_view("weight_packed")})); }
 
 }  // namespace

@@ -2,7 +2,9 @@
 // A form is one file that fills a StoredForm, and one line in stored_forms.cc. It knows bytes, not how they are read or what becomes of them.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -43,8 +45,10 @@ struct FormSettings {
   std::int64_t group_rows = 1;     // outputs that a scale covers (128 for block-wise FP8; 0: all of the matrix)
   bool offsets = false;            // zero points or minima
   int zero_bias = 0;               // added to a stored zero point (GPTQ's first version stores it less one)
-  bool interleaved = false;        // Paddle: the published byte order
+  bool interleaved = false;        // Paddle: the published byte order; else row-major
+  bool by_input = false;           // Paddle, row-major: a row of the file is one input (int4: two), not one output
   bool packed = true;              // compressed-tensors: codes lie in 32-bit words, not one a byte
+  bool packed_zeros = true;        // the same of zero points beside packed codes
   bool ordered = false;            // a tensor that sorts inputs into groups must be there
   DType block = DType::kU8;        // GGUF: the block type
   InputOrder order;
@@ -75,6 +79,13 @@ struct FormBytes {
   DType dtype = DType::kU8;
 };
 
+// The tensor "<base>.<suffix>" as the file declares it; nullopt: it is not there.
+struct SeenTensor {
+  DType dtype;
+  std::vector<std::int64_t> shape;
+};
+using TensorsSeen = std::function<std::optional<SeenTensor>(std::string_view suffix)>;
+
 struct StoredForm {
   std::string_view name;            // in messages and tables: "GPTQ"
   // The tensors of a matrix; the first holds the codes. An error where the sizes do not suit the form.
@@ -82,6 +93,8 @@ struct StoredForm {
   // Fills `parts` (its arrays are there, kind, rows, inputs, group and order are set) with outputs [first, first + parts.rows) of the matrix [outputs, inputs].
   // `bytes` is in the order of tensors(). An error says which row and column hold what cannot be.
   Result<void> (*take_apart)(const FormSettings& settings, std::span<const FormBytes> bytes, std::int64_t first, RowParts& parts);
+  // Before tensors(): completes settings by what config.json leaves to types and shapes. nullptr: it leaves nothing. An error where none of the variants fits.
+  Result<void> (*look)(FormSettings& settings, std::int64_t outputs, std::int64_t inputs, const TensorsSeen& seen) = nullptr;
 };
 
 // out [rows][inputs], inputs in their natural order: the numbers that the parts mean, rounded to FP32 once (fma(scale, code - zero, offset)).
