@@ -56,7 +56,7 @@ TEST_P(StoredForms, logits_agree_with_the_reference) {
 INSTANTIATE_TEST_SUITE_P(All, StoredForms,
                          testing::Values("gptq-4bit-sym", "gptq-4bit-asym", "gptq-4bit-act-order", "gptq-8bit-v2-channel", "awq-g32", "ct-w4a16-group", "ct-w4a16-channel-zero",
                                          "ct-w4a16-g-idx", "ct-w8a16-group-zero", "ct-w8a8-int8", "ct-fp8-tensor", "ct-fp8-channel", "ct-fp8-block", "fp8-block-qwen3-moe",
-                                         "fp8-block-deepseek-v3", "paddle-wint8", "paddle-wint4"),
+                                         "fp8-block-deepseek-v3", "paddle-wint8", "paddle-wint4", "paddle-wint4-row-major"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::ranges::replace(name, '-', '_');
@@ -79,6 +79,62 @@ TEST(StoredFormsKept, matrices_keep_the_numbers_of_their_tool) {
   EXPECT_EQ(format_of("awq-g32", "mlp.down_proj"), "bf16");
   EXPECT_EQ(format_of("ct-w4a16-channel-zero", "mlp.down_proj"), "int4-zp");
   EXPECT_EQ(format_of("ct-w8a8-int8", "mlp.down_proj"), "int8");
+}
+
+// Old AutoGPTQ writes a bias of zeros beside every matrix; here beside those that have a tensor `suffix` and `part` in their names, -0 among the zeros.
+int add_biases(TestFolder& folder, const std::string& suffix, const std::string& part, DType dtype, bool by_column) {
+  std::map<std::string, TestFolder::Tensor> biases;
+  for (const auto& [name, tensor] : folder.tensors) {
+    const std::string base = name.substr(0, name.rfind('.'));
+    if (name != base + "." + suffix || name.find(part) == std::string::npos || !folder.tensors.contains(base + (by_column ? ".scales" : ".weight_scale_inv"))) continue;
+    const std::int64_t outputs = by_column ? tensor.shape.back() : tensor.shape.front();
+    std::string zeros(static_cast<std::size_t>(outputs * dtype_bits(dtype) / 8), '\0');
+    zeros.back() = '\x80';
+    biases[base + ".bias"] = {dtype, {outputs}, zeros};
+  }
+  const int added = static_cast<int>(biases.size());
+  folder.tensors.merge(biases);
+  return added;
+}
+
+void expect_same_logits(const std::string& name, const TestFolder& changed, std::size_t ignored) {
+  const auto ids = prompt_of(name);
+  const auto plain = open(fixture(name)).value();
+  const ScratchFolder scratch;
+  changed.write(scratch.at("model"));
+  const auto opened = open(scratch.at("model"));
+  ASSERT_TRUE(opened) << opened.error().message;
+  EXPECT_EQ((*opened)->report.ignored.size(), ignored);
+  EXPECT_EQ(forward_once(**opened, ids, {}).logits, forward_once(*plain, ids, {}).logits);
+}
+
+// Layers that add a bias where there is one add zeros; experts have none, and what lies beside them is left out.
+TEST(StoredFormsKept, biases_of_zeros_change_nothing) {
+  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
+    TestFolder dense = TestFolder::read(fixture("gptq-4bit-sym")), experts = TestFolder::read(fixture("fp8-block-qwen3-moe"));
+    EXPECT_EQ(add_biases(dense, "qweight", "", dtype, true), 7);
+    expect_same_logits("gptq-4bit-sym", dense, 0);
+    EXPECT_EQ(add_biases(experts, "weight", ".experts.", dtype, false), 9);
+    expect_same_logits("fp8-block-qwen3-moe", experts, 9);
+  }
+}
+
+// Llama is Qwen3 but for the norms of q and k.
+TEST(StoredFormsKept, biases_of_zeros_in_a_llama) {
+  TestFolder folder = TestFolder::read(fixture("gptq-4bit-sym"));
+  folder.config["model_type"] = "llama";
+  folder.config["architectures"] = Json::array({"LlamaForCausalLM"});
+  std::erase_if(folder.tensors, [](const auto& tensor) { return tensor.first.ends_with("q_norm.weight") || tensor.first.ends_with("k_norm.weight"); });
+  std::vector<std::vector<float>> logits;
+  for (const bool biases : {false, true}) {
+    if (biases) EXPECT_EQ(add_biases(folder, "qweight", "", DType::kF16, true), 7);
+    const ScratchFolder scratch;
+    folder.write(scratch.at("model"));
+    const auto opened = open(scratch.at("model"));
+    ASSERT_TRUE(opened) << opened.error().message;
+    logits.push_back(forward_once(**opened, prompt_of("gptq-4bit-sym"), {}).logits);
+  }
+  EXPECT_EQ(logits[0], logits[1]);
 }
 
 // A fixture with one thing changed must not open; `part`s are in the message.
@@ -119,6 +175,26 @@ TEST(StoredFormsRefused, numbers_that_cannot_be) {
   expect_refused("gptq-4bit-act-order", [](TestFolder& folder) { folder.tensors[kDown + "g_idx"].data[4] = 9; }, {kDown + "g_idx", "group 9"});
   expect_refused("ct-w4a16-group", [](TestFolder& folder) { std::memcpy(&folder.tensors[kDown + "weight_scale"].data[0], "\x80\xff", 2); }, {"mlp.down_proj", "compressed-tensors", "row 0", "scale"});
   expect_refused("ct-fp8-channel", [](TestFolder& folder) { folder.tensors[kDown + "weight"].data[54] = 0x7f; }, {"mlp.down_proj", "row 1, column 2", "not a number"});
+}
+
+TEST(StoredFormsRefused, a_bias_that_the_model_does_not_have) {
+  const std::string name = "fp8-block-qwen3-moe", expert = "model.layers.0.mlp.experts.1.down_proj.";
+  const auto with = [&](std::vector<std::int64_t> shape, std::size_t bytes, std::size_t at, char value) {
+    return [=](TestFolder& folder) {
+      add_biases(folder, "weight", ".experts.", DType::kBF16, false);
+      std::string data(bytes, '\0');
+      data[at] = value;
+      folder.tensors[expert + "bias"] = {DType::kBF16, shape, data};
+    };
+  };
+  expect_refused(name, with({136}, 272, 10, 1), {expert + "bias", "number 5 is not 0"});
+  expect_refused(name, with({136}, 272, 271, 0x3f), {expert + "bias", "number 135 is not 0"});
+  expect_refused(name, with({135}, 270, 0, 0), {expert + "bias", "belong to no parameter"});
+  expect_refused(name, [](TestFolder& folder) { folder.tensors["model.layers.0.mlp.bias"] = {DType::kF16, {136}, std::string(272, '\0')}; }, {"mlp.bias", "belong to no parameter"});
+}
+
+TEST(StoredFormsRefused, row_major_codes_of_another_shape) {
+  expect_refused("paddle-wint4", [](TestFolder& folder) { folder.config["quantization_config"]["is_permuted"] = false; }, {"qkv_proj", "is_permuted", "PaddlePaddle"});
 }
 
 TEST(StoredFormsRefused, codes_without_a_config) {

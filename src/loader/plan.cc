@@ -151,6 +151,24 @@ Result<void> check_shares(const Tensor& tensor, const std::vector<Need>& needs, 
   return {};
 }
 
+// Whether the tensor is a bias beside a matrix in a stored form, for which the model declares none: some tools write one of zeros beside every matrix. An error
+// where it is not all zeros, for then it would be missed.
+Result<bool> is_bias_of_zeros(const Checkpoint& checkpoint, const Tensor& tensor, const std::vector<FormSource>& sources) {
+  constexpr std::string_view kBias = ".bias";
+  const std::string_view name = tensor.info.name;
+  if (!name.ends_with(kBias) || std::ranges::find(kFloatTypes, tensor.info.dtype) == kFloatTypes.end()) return false;
+  const auto source = std::ranges::find(sources, name.substr(0, name.size() - kBias.size()), &FormSource::base);
+  if (source == sources.end() || tensor.info.elements() != source->outputs) return false;
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(tensor.info.bytes()));
+  TRY(checkpoint.shards()[static_cast<std::size_t>(tensor.shard)].read_at(bytes.data(), bytes.size(), tensor.info.begin));
+  const std::size_t width = bytes.size() / static_cast<std::size_t>(source->outputs);
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    if ((i % width == width - 1 ? bytes[i] & 0x7f : bytes[i]) != 0)  // zeros have signs
+      return fail(Code::kUnsupported, "{}: \"{}\" is a bias that the model does not have, and its number {} is not 0; only a bias of zeros can be left out\n  hint: config.json of another model?",
+                  checkpoint.folder(), name, i / width);
+  return true;
+}
+
 // Reads which input belongs to which group, where a stored form says so in a tensor of its own.
 Result<void> read_order(const Checkpoint& checkpoint, FormSource& source) {
   for (std::size_t t = 0; t < source.tensors.size(); ++t) {
@@ -300,6 +318,7 @@ Result<LoadPlan> plan_load(const Checkpoint& checkpoint, const params::ParamTabl
       }
       const auto rule = std::ranges::find_if(table.ignored, [&](const params::IgnoreRule& r) { return ::fnmatch(r.pattern.c_str(), tensor.info.name.c_str(), 0) == 0; });
       if (rule != table.ignored.end()) plan.ignored.push_back(fmt::format("{} ({})", tensor.info.name, rule->reason));
+      else if (TRY(is_bias_of_zeros(checkpoint, tensor, plan.forms))) plan.ignored.push_back(fmt::format("{} (zeros, and the model has no bias there)", tensor.info.name));
       else unexpected.push_back(fmt::format("{} {}", tensor.info.name, shape_text(tensor.info.shape)));
       continue;
     }
