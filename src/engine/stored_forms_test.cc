@@ -119,6 +119,25 @@ TEST(StoredFormsKept, biases_of_zeros_change_nothing) {
   }
 }
 
+// A row of [N, G] I8 for one of [ceil(N/P), G] words: what an old release of compressed-tensors wrote beside packed codes.
+TEST(StoredFormsKept, zero_points_that_were_not_packed) {
+  for (const auto& [name, bits] : {std::pair{"ct-w4a16-channel-zero", 4}, {"ct-w4a16-g-idx", 4}, {"ct-w8a16-group-zero", 8}}) {
+    TestFolder folder = TestFolder::read(fixture(name));
+    for (auto& [tensor, zeros] : folder.tensors) {
+      if (!tensor.ends_with(".weight_zero_point")) continue;
+      const std::int64_t outputs = folder.tensors.at(tensor.substr(0, tensor.rfind('.')) + ".weight_packed").shape[0], groups = zeros.shape[1], per_word = 32 / bits;
+      std::string bytes(static_cast<std::size_t>(outputs * groups), '\0');
+      for (std::int64_t i = 0; i < outputs * groups; ++i) {
+        std::uint32_t word;
+        std::memcpy(&word, &zeros.data[static_cast<std::size_t>((i / groups / per_word * groups + i % groups) * 4)], 4);
+        bytes[static_cast<std::size_t>(i)] = static_cast<char>(static_cast<int>(word >> (i / groups % per_word * bits) & ((1u << bits) - 1)) - (1 << (bits - 1)));
+      }
+      zeros = {DType::kI8, {outputs, groups}, bytes};
+    }
+    expect_same_logits(name, folder, 0);
+  }
+}
+
 // Llama is Qwen3 but for the norms of q and k.
 TEST(StoredFormsKept, biases_of_zeros_in_a_llama) {
   TestFolder folder = TestFolder::read(fixture("gptq-4bit-sym"));
