@@ -89,7 +89,8 @@ Tile<Stored> tile_at(const AttendArgs& args, std::int64_t position) {
   }
   const int first_seen = tile.begin / kSubtile, last_seen = (tile.end - 1) / kSubtile;
   for (int s = 0; s < kTile / kSubtile; ++s) {
-    const int seen = s < first_seen ? first_seen : s > last_seen ? last_seen : s;
+    int seen = s < first_seen ? first_seen : s > last_seen ? last_seen : s;
+    __asm__("" : "+r"(seen));  // one at a time: all at once, compilers read the numbers under a mask (divisor.inl)
     tile.keys[s] = tile.keys[seen];
     tile.values[s] = tile.values[seen];
   }
@@ -132,6 +133,13 @@ inline void tile_scores(const Tile<typename Cache::Stored>& tile, int begin, int
   }
 }
 
+// n cut to a vector's lanes. One number at a time: two at once, compilers read the limits under a mask (see divisor.inl).
+inline int lanes_of(int n) {
+  n = n < 0 ? 0 : n > kLanes ? kLanes : n;
+  __asm__("" : "+r"(n));
+  return n;
+}
+
 // Turns one row's scores into weights exp(score - max), 0 where unseen; returns the factor exp(old max - new max). kWhole: every key is seen.
 template <bool kWhole>
 inline V tile_weights(float* scores, int begin, int end, float scale, const RowState& state) {
@@ -142,7 +150,7 @@ inline V tile_weights(float* scores, int begin, int end, float scale, const RowS
     scaled[v] = mul(load(scores + v * kLanes), set1(scale));
     if (!kWhole) {
       const int from = begin - v * kLanes, to = end - v * kLanes;
-      const Lanes seen = without(first(to < 0 ? 0 : to > kLanes ? kLanes : to), first(from < 0 ? 0 : from > kLanes ? kLanes : from));
+      const Lanes seen = without(first(lanes_of(to)), first(lanes_of(from)));
       scaled[v] = select(seen, scaled[v], lowest);
     }
     most = max(most, scaled[v]);

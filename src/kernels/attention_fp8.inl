@@ -197,7 +197,7 @@ void attend_e4m3(const Fp8AttendArgs& given) {
 // Lanes of vector v of a tile that are among keys [begin, end).
 inline V seen_or(V x, int v, int begin, int end, float other) {
   const int from = begin - v * kLanes, to = end - v * kLanes;
-  const Lanes seen = without(first(to < 0 ? 0 : to > kLanes ? kLanes : to), first(from < 0 ? 0 : from > kLanes ? kLanes : from));
+  const Lanes seen = without(first(lanes_of(to)), first(lanes_of(from)));
   return select(seen, x, set1(other));
 }
 

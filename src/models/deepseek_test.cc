@@ -45,7 +45,7 @@ struct Declared {
 
 std::unique_ptr<Declared> declare(const Json& config) {
   auto declared = std::make_unique<Declared>();
-  declared->model = build_model({&config, "config.json"}, {&declared->table, nullptr, [](std::string_view name) { return !name.ends_with("gate_up_proj") && !name.ends_with("experts.down_proj") && !name.ends_with("bias"); }});
+  declared->model = build_model({&config, "config.json"}, {&declared->table, nullptr, [](std::string_view name) { return !name.ends_with("gate_up_proj") && !name.ends_with("experts.down_proj") && !name.ends_with("bias") && !name.ends_with("k_b_proj.weight"); }});
   return declared;
 }
 

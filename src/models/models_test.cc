@@ -24,7 +24,7 @@ Json config_of(std::string_view architecture) {
 
 // Tensors of a checkpoint whose matrices are apart, one expert each.
 bool in_usual_form(std::string_view name) {
-  return !name.starts_with("ernie.") && !name.ends_with("gate_up_proj") && !name.ends_with("experts.down_proj") && !name.ends_with("_proj_bias");
+  return !name.starts_with("ernie.") && !name.ends_with("gate_up_proj") && !name.ends_with("experts.down_proj") && !name.ends_with("_proj_bias") && !name.ends_with("k_b_proj.weight");
 }
 
 params::ParamTable declare(std::string_view architecture, bool with_biases) {

@@ -94,12 +94,18 @@ LANES_INLINE Ints e4m3_half_even(Ints size) {  // half of the last bit kept, les
   const Ints odd = _mm512_and_si512(_mm512_srli_epi32(size, 20), _mm512_set1_epi32(1));
   return _mm512_add_epi32(size, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7ffff)));
 }
+// `value` in every lane, from a register: a choice must not become a masked load of the constant (divisor.inl).
+LANES_INLINE Ints held(int value) {
+  Ints lanes = _mm512_set1_epi32(value);
+  __asm__("" : "+v"(lanes));
+  return lanes;
+}
 // Codes as int8 in dwords.
 LANES_INLINE Ints e4m3_codes(Lanes x, Lanes bound) {
   const E4m3Rounded r = e4m3_rounded(x, bound);
   const Ints normal = _mm512_sub_epi32(_mm512_srli_epi32(e4m3_half_even(r.size), 20), _mm512_set1_epi32(120 << 3));
   const Ints subnormal = _mm512_sub_epi32(_mm512_castps_si512(_mm512_add_ps(_mm512_castsi512_ps(r.size), _mm512_set1_ps(0x1p14f))), _mm512_set1_epi32(0x46800000));
-  const Ints code = _mm512_mask_blend_epi32(r.nan, _mm512_mask_blend_epi32(r.small, normal, subnormal), _mm512_set1_epi32(0x7f));
+  const Ints code = _mm512_mask_blend_epi32(r.nan, _mm512_mask_blend_epi32(r.small, normal, subnormal), held(0x7f));
   return _mm512_or_si512(code, _mm512_and_si512(_mm512_srai_epi32(r.bits, 24), _mm512_set1_epi32(~0x7f)));
 }
 // The numbers that the codes mean.
@@ -107,7 +113,7 @@ LANES_INLINE Lanes e4m3_numbers(Lanes x, Lanes bound) {
   const E4m3Rounded r = e4m3_rounded(x, bound);
   const Ints normal = _mm512_and_si512(e4m3_half_even(r.size), _mm512_set1_epi32(static_cast<int>(0xfff00000u)));
   const Lanes ulp = _mm512_set1_ps(0x1p14f), subnormal = _mm512_sub_ps(_mm512_add_ps(_mm512_castsi512_ps(r.size), ulp), ulp);
-  const Ints number = _mm512_mask_blend_epi32(r.nan, _mm512_mask_blend_epi32(r.small, normal, _mm512_castps_si512(subnormal)), _mm512_set1_epi32(0x7fc00000));
+  const Ints number = _mm512_mask_blend_epi32(r.nan, _mm512_mask_blend_epi32(r.small, normal, _mm512_castps_si512(subnormal)), held(0x7fc00000));
   return _mm512_castsi512_ps(_mm512_or_si512(number, _mm512_and_si512(r.bits, _mm512_set1_epi32(static_cast<int>(0x80000000u)))));
 }
 LANES_INLINE void store_high_halves(std::uint16_t* p, Lanes x) {
