@@ -92,7 +92,8 @@ inline Tile<std::uint16_t> decoded_tile(const Tile<std::uint8_t>& tile, const Ti
   const std::int64_t subtile_codes = kSubtile * head_dim;
   const int first_seen = tile.begin / kSubtile, last_seen = (tile.end - 1) / kSubtile;
   for (int s = 0; s < kTile / kSubtile; ++s) {
-    const int seen = s < first_seen ? first_seen : s > last_seen ? last_seen : s;
+    int seen = s < first_seen ? first_seen : s > last_seen ? last_seen : s;
+    __asm__("" : "+r"(seen));  // as in tile_at()
     out.keys[s] = scratch.keys() + seen * subtile_codes;
     out.values[s] = scratch.values() + seen * subtile_codes;
   }
