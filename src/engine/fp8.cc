@@ -5,23 +5,12 @@
 #include "base/e4m3.h"
 #include "engine/calibration.h"
 #include "loader/activation_scales.h"
+#include "loader/plan.h"
 #include "params/points.h"
 #include "quant/fp8_formats.h"
 #include "quant/matrix_names.h"
 
 namespace inflight::engine {
-namespace {
-
-std::string name_list(const std::vector<std::string>& names) {
-  constexpr std::size_t kShown = 8;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), kShown); ++i) text += "\n  " + names[i];
-  if (names.size() > kShown) text += fmt::format("\n  ... and {} more", names.size() - kShown);
-  return text;
-}
-
-}  // namespace
-
 bool kv_cache_is_fp8(const EngineOptions& options) { return options.kv_cache_dtype == "float8_e4m3" || options.kv_cache_dtype == "fp8"; }
 
 Result<Fp8Scales> find_scales(const checkpoint::Checkpoint& checkpoint, const params::ParamTable& table, const EngineOptions& options) {
@@ -69,7 +58,7 @@ Result<void> assign_inputs(const params::ParamTable& table, const EngineOptions&
   missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
   if (!missing.empty())
     return fail(Code::kInvalidArgument, "static FP8 activations need a scale for every FP8 weight, and {} are missing:{}\n  hint: calibrate the model and give --fp8-amax FILE, or use --fp8-activations dynamic or none",
-                missing.size(), name_list(missing));
+                missing.size(), loader::name_list(missing));
   return {};
 }
 
@@ -90,7 +79,7 @@ Result<std::vector<nn::AttentionScales>> attention_scales(const params::ParamTab
   if (static_cast<std::int64_t>(result.size()) != layers)
     return fail(Code::kUnsupported, "--kv-cache-dtype float8_e4m3 is for keys and values of heads; this model caches latents (use auto, bf16 or fp32)");
   if (!scaled.empty() && !unscaled.empty())
-    return fail(Code::kInvalidArgument, "{} of {} layers have scales for their KV cache{}, and these do not:{}", scaled.size(), layers, options.fp8_sdpa ? " and queries" : "", name_list(unscaled));
+    return fail(Code::kInvalidArgument, "{} of {} layers have scales for their KV cache{}, and these do not:{}", scaled.size(), layers, options.fp8_sdpa ? " and queries" : "", loader::name_list(unscaled));
   if (scaled.empty()) notes.push_back("the FP8 KV cache has no scales: keys and values above the largest FP8 number are cut off (calibrate the model and give --fp8-amax FILE)");
   return result;
 }

@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "checkpoint/safetensors_writer.h"
 #include "loader/activation_scales.h"
+#include "loader/plan.h"
 #include "loader/export_fp8_config.h"
 #include "loader/output_files.h"
 #include "loader/param_reader.h"
@@ -232,14 +233,8 @@ Result<void> Exporter::list_steps() {
   for (Step& step : steps_)
     for (const TensorSpec& spec : step.tensors) step.bytes += TRY(spec.bytes());
   if (!missing_.empty()) {
-    constexpr std::size_t kShown = 8;
-    std::string names;
-    std::size_t shown = 0;
-    for (const std::string& point : missing_)
-      if (shown++ < kShown) names += "\n  " + point;
-    if (missing_.size() > kShown) names += fmt::format("\n  ... and {} more", missing_.size() - kShown);
     return fail(Code::kInvalidArgument, "{} of the points that have static scales are not in the calibration:{}\n  hint: a calibration of another model, or one that stopped early? `inflight calibrate` makes a new one",
-                missing_.size(), names);
+                missing_.size(), name_list({missing_.begin(), missing_.end()}));
   }
   return {};
 }

@@ -37,15 +37,6 @@ const std::vector<DType> kFloatTypes = {DType::kBF16, DType::kF16, DType::kF32};
 
 std::string shape_text(const std::vector<std::int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
-// At most eight names, then a count.
-std::string name_list(const std::vector<std::string>& names) {
-  constexpr std::size_t kShown = 8;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), kShown); ++i) text += "\n  " + names[i];
-  if (names.size() > kShown) text += fmt::format("\n  ... and {} more", names.size() - kShown);
-  return text;
-}
-
 // Adds what one piece in a stored form needs; the same matrix may serve several pieces. false: its numbers are plain.
 Result<bool> add_form_needs(const Forms& forms, const ParamSpec& row, std::size_t param, std::size_t p, std::vector<FormSource>& sources, std::map<std::string, int>& known, std::vector<Need>& needs) {
   const params::Piece& piece = row.pieces[p];
@@ -241,6 +232,14 @@ std::string describe_policy(const quant::FormatPolicy& policy, const params::Par
 }
 
 }  // namespace
+
+std::string name_list(const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 8;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kShown); ++i) text += "\n  " + names[i];
+  if (names.size() > kShown) text += fmt::format("\n  ... and {} more", names.size() - kShown);
+  return text;
+}
 
 Result<std::optional<quant::FormatPolicy>> stored_policy(const JsonView& config) {
   if (!config.has("quantization_config")) return std::nullopt;

@@ -29,6 +29,9 @@ struct Route {
 // In a converted folder, of a matrix whose columns are not in the order of its inputs: "<matrix>.weight_order" I32 [inputs], column k holds the weights of input order[k].
 inline constexpr std::string_view kOrderSuffix = "weight_order";
 
+// A line for each of at most eight names, then a count: for the end of a message.
+std::string name_list(const std::vector<std::string>& names);
+
 struct LoadPlan {
   quant::ParamPlan params;
   std::vector<Route> routes;             // in shard, then offset order

@@ -1,5 +1,6 @@
 // What attention_fp8.inl needs of AVX-512 beyond vec.h: codes as numbers, by byte shuffles where the ISA has them on 128 bytes (VBMI), else as FP16.
 #pragma once
+#include "kernels/isa/avx512/e4m3_bytes.h"
 #include "kernels/isa/avx512/vec.h"
 
 namespace inflight::kernels {
@@ -20,23 +21,6 @@ inline Pair value_numbers(const std::uint8_t* p) { return value_numbers(_mm256_l
 inline Pair value_numbers_first(const std::uint8_t* p, std::int64_t n) { return value_numbers(_mm256_maskz_loadu_epi8((__mmask32{1} << n) - 1, p)); }
 
 #ifdef __AVX512VBMI__
-
-// Bits of the BF16 number of magnitude codes 0..127, their low and high bytes.
-struct E4m3Bytes {
-  alignas(64) std::uint8_t low[128], high[128];
-};
-constexpr E4m3Bytes e4m3_bytes() {
-  E4m3Bytes table{};
-  for (int m = 1; m < 128; ++m) {
-    int top = 0;  // a subnormal's highest bit
-    while (m < 8 && m >> (top + 1) != 0) ++top;
-    const int bits = m < 8 ? (127 - 9 + top) << 7 | (m - (1 << top)) << (7 - top) : (m << 4) + (120 << 7);
-    table.low[m] = static_cast<std::uint8_t>(bits & 0xff);
-    table.high[m] = static_cast<std::uint8_t>(bits >> 8);
-  }
-  return table;
-}
-constexpr E4m3Bytes kE4m3Bytes = e4m3_bytes();
 
 // BF16 of 64 codes: of the first and of the second eight of every sixteen.
 struct E4m3Halves {

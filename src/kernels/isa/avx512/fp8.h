@@ -1,5 +1,6 @@
 // What fp8.inl and fp8_load.inl need of AVX-512 beyond dot.h: codes as numbers, by byte shuffles where the ISA has them on 128 bytes (VBMI), else as FP16.
 #pragma once
+#include "kernels/isa/avx512/e4m3_bytes.h"
 #include "kernels/isa/avx512/dot.h"
 #include "kernels/fp8.h"
 
@@ -11,23 +12,6 @@ LANES_INLINE void store_part(void* p, Lanes x) { _mm512_store_ps(p, x); }
 #ifdef __AVX512VBMI__
 
 LANES_INLINE void store_part(void* p, Ints x) { _mm512_store_si512(p, x); }
-
-// Bits of the BF16 number of magnitude codes 0..127, their low and high bytes.
-struct E4m3Bytes {
-  alignas(64) std::uint8_t low[128], high[128];
-};
-constexpr E4m3Bytes e4m3_bytes() {
-  E4m3Bytes table{};
-  for (int m = 1; m < 128; ++m) {
-    int top = 0;  // a subnormal's highest bit
-    while (m < 8 && m >> (top + 1) != 0) ++top;
-    const int bits = m < 8 ? (127 - 9 + top) << 7 | (m - (1 << top)) << (7 - top) : (m << 4) + (120 << 7);
-    table.low[m] = static_cast<std::uint8_t>(bits & 0xff);
-    table.high[m] = static_cast<std::uint8_t>(bits >> 8);
-  }
-  return table;
-}
-constexpr E4m3Bytes kE4m3Bytes = e4m3_bytes();
 
 // A block as BF16 pairs of inputs (0, 1) and (2, 3).
 struct E4m3Pairs {

@@ -6,28 +6,10 @@
 
 #include "base/bf16.h"
 #include "base/e4m3.h"
+#include "kernels/isa/scalar/source.h"
 
 namespace inflight::kernels {
 namespace {
-
-float element(const SourceRows& source, int row, std::int64_t k) {
-  const std::int64_t at = row * source.stride + k;
-  if (source.dtype == DType::kF32) {
-    float value;
-    std::memcpy(&value, static_cast<const char*>(source.data) + at * 4, 4);
-    return value;
-  }
-  std::uint16_t bits;
-  std::memcpy(&bits, static_cast<const char*>(source.data) + at * 2, 2);
-  return source.dtype == DType::kBF16 ? bf16_to_float(bits) : fp16_to_float(bits);
-}
-
-std::int64_t first_non_finite(const SourceRows& source) {
-  for (int row = 0; row < source.rows; ++row)
-    for (std::int64_t k = 0; k < source.inputs; ++k)
-      if (!std::isfinite(element(source, row, k))) return row * source.inputs + k;
-  return -1;
-}
 
 std::int64_t padded(std::int64_t inputs) { return (inputs + 3) / 4 * 4; }
 

@@ -5,21 +5,10 @@
 #include <cstring>
 
 #include "base/bf16.h"
+#include "kernels/isa/scalar/source.h"
 
 namespace inflight::kernels {
 namespace {
-
-float element(const SourceRows& source, int row, std::int64_t k) {
-  const std::int64_t at = row * source.stride + k;
-  if (source.dtype == DType::kF32) {
-    float value;
-    std::memcpy(&value, static_cast<const char*>(source.data) + at * 4, 4);
-    return value;
-  }
-  std::uint16_t bits;
-  std::memcpy(&bits, static_cast<const char*>(source.data) + at * 2, 2);
-  return source.dtype == DType::kBF16 ? bf16_to_float(bits) : fp16_to_float(bits);
-}
 
 float power_of_two(int exponent) { return std::bit_cast<float>(static_cast<std::uint32_t>(exponent + 127) << 23); }  // normal results only
 
