@@ -138,7 +138,8 @@ Result<DType> kv_cache_dtype(const EngineOptions& options) {
   return fail(Code::kInvalidArgument, "unknown --kv-cache-dtype \"{}\"; {}", options.kv_cache_dtype, known_names_hint(options.kv_cache_dtype, kKnown));
 }
 
-Result<std::unique_ptr<OpenedModel>> open_model(const std::string& folder, const EngineOptions& options, const LoadProgress& progress) {
+Result<std::unique_ptr<OpenedModel>> open_model(const std::string& folder, const EngineOptions& options, const LoadProgress& progress, std::shared_ptr<comm::Comm> ranks) {
+  (void)ranks;
   auto opened = std::make_unique<OpenedModel>();
   const bool streaming = TRY(streaming_road(options));
   if (options.tensor_parallel_size != 1) return fail(Code::kUnsupported, "a model cannot be opened over {} ranks yet; `inspect` shows their plan", options.tensor_parallel_size);

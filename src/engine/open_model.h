@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/result.h"
 #include "base/thread_pool.h"
+#include "comm/comm.h"
 #include "engine/options.h"
 #include "loader/report.h"
 #include "models/model.h"
@@ -29,6 +30,8 @@ struct OpenedModel {
   std::unique_ptr<models::Model> model;
   std::unique_ptr<ThreadPool> pool;
   std::unique_ptr<nn::Runtime> runtime;         // kernels, pool, arithmetic, workspace: what forward() needs
+  std::shared_ptr<comm::Comm> ranks;            // nullptr: one rank
+  params::Topology topology;                    // of this rank
   loader::LoadReport report;
   std::vector<std::string> notes;               // beside those of the model
 };
@@ -58,6 +61,7 @@ Result<DType> kv_cache_dtype(const EngineOptions& options);
 
 // `folder` must be a folder (see checkpoint/model_folder.h). All checks are made before any data is read, memory for the plan included.
 Result<ModelPlan> plan_model(const std::string& folder, const EngineOptions& options);
-Result<std::unique_ptr<OpenedModel>> open_model(const std::string& folder, const EngineOptions& options, const LoadProgress& progress = {});
+// ranks: the group of data_parallel_size * tensor_parallel_size ranks that open the same folder with the same options; nullptr: one rank. On rank 0 the result drives the others (ranks.h).
+Result<std::unique_ptr<OpenedModel>> open_model(const std::string& folder, const EngineOptions& options, const LoadProgress& progress = {}, std::shared_ptr<comm::Comm> ranks = nullptr);
 
 }  // namespace inflight::engine

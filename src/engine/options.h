@@ -19,7 +19,10 @@ struct EngineOptions {
   std::string compute = "auto";             // auto, fp32, bf16, int8
   std::string kv_cache_dtype = "auto";      // auto (fp32 under compute fp32, else bf16), bf16, fp32, float8_e4m3
   int tensor_parallel_size = 1;             // ranks that share each matrix
+  int data_parallel_size = 1;               // groups of tensor_parallel_size ranks, each with its own sequences; experts are spread over all
   bool enable_expert_parallel = false;      // whole experts are spread over the ranks instead of parts of each
+  bool enable_eplb = false;                 // experts' loads are counted and replicas placed to balance them
+  int redundant_experts = 0;                // replicas a layer, beside one of each expert
   int threads = 0;                          // 0: min(affinity, cgroup quota)
   std::int64_t max_model_len = 0;           // tokens of one sequence; 0: what the model promises and memory holds
   std::int64_t max_num_seqs = 32;           // sequences in one step

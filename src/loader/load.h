@@ -4,6 +4,7 @@
 
 #include "base/thread_pool.h"
 #include "checkpoint/checkpoint.h"
+#include "comm/comm.h"
 #include "loader/plan.h"
 #include "loader/report.h"
 #include "quant/store.h"
@@ -20,6 +21,7 @@ struct LoadContext {
   const quant::Kernels& kernels;
   ThreadPool& pool;
   quant::ParamStore& store;  // allocated for plan.params
+  comm::Comm* ranks = nullptr;  // that load the same checkpoint with plans of their own and share scales; nullptr: one
 };
 
 // default_v1: every thread takes the next chunk in file order, reads only the range that is needed, and quantizes it while it is in

@@ -27,6 +27,7 @@ struct Declarations {
   std::function<bool(std::string_view)> has_tensor;
   std::function<std::vector<std::int64_t>(std::string_view)> shape_of = {};  // of a tensor that exists
   bool transposed = false;  // the checkpoint stores linears [inputs, outputs]
+  params::Topology topology = {};  // rows are declared with the sizes of the whole model; modules compute with this rank's share
 };
 
 // A path in the checkpoint's name space: Scope root; root.at("model").at("layers", 3).
@@ -46,6 +47,7 @@ class Scope {
   const quant::ParamStore* store() const { return declarations_->store; }
   const std::string& path() const { return path_; }
   bool transposed() const { return declarations_->transposed; }
+  const params::Topology& topology() const { return declarations_->topology; }
 
  private:
   const Declarations* declarations_;

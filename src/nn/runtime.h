@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "comm/comm.h"
 #include "kernels/kernels.h"
 #include "nn/observer.h"
 #include "quant/apply.h"
@@ -40,6 +41,8 @@ struct Runtime {
   std::vector<AttentionScales> attention_scales;  // [layers]; empty: the cache is not E4M3
   float fp8_bound = 448;         // the largest E4M3 number in use
   bool fp8_attention = false;    // queries and probabilities are E4M3 too
+  comm::Comm* tensor_ranks = nullptr;  // that share each matrix; nullptr: one
+  comm::Comm* expert_ranks = nullptr;  // that share the experts; nullptr: they are those of tensor_ranks, and all have the same tokens
   Workspace workspace;
   std::vector<std::vector<std::int64_t>>* expert_tokens = nullptr;  // [layers][experts]: tokens sent to each expert are counted here, where it is wanted
   Observer* observer = nullptr;  // is shown activations, where there is one

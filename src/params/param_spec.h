@@ -10,7 +10,8 @@
 namespace inflight::params {
 
 // Which axis of W [outputs, inputs] is cut over the tensor-parallel ranks.
-enum class Split { kReplicate, kOutputs, kInputs };
+// kVocabulary: outputs in equal runs of whole panels, the last ranks' parts may be shorter or empty (embedding and head).
+enum class Split { kReplicate, kOutputs, kInputs, kVocabulary };
 
 // What kind of parameter a row is. The quantization policy decides by role alone.
 enum class Role {
@@ -96,6 +97,13 @@ struct Topology {
   int tp_size = 1;
   int ep_rank = 0;  // above 1 expert-parallel rank, experts are whole: tensor parallelism does not cut them
   int ep_size = 1;
+
+  // This rank's share of n equal things that must divide: attention heads, intermediate channels.
+  std::int64_t share(std::int64_t n) const { return n / tp_size; }
+  // KV heads: at least one, shared by neighbours where ranks outnumber them.
+  std::int64_t kv_share(std::int64_t n) const { return n < tp_size ? 1 : n / tp_size; }
+  // Intermediate channels of a routed expert: all of them where experts are dealt out whole.
+  std::int64_t expert_share(std::int64_t n) const { return ep_size > 1 ? n : n / tp_size; }
 };
 
 }  // namespace inflight::params

@@ -17,6 +17,7 @@ namespace inflight::quant {
 struct Slot {
   const Format* format = nullptr;  // nullptr: a vector, FP32
   std::int64_t outputs = 0, inputs = 0;  // of this rank
+  std::int64_t lead = 0;           // Matrix::lead, counted in inputs
   std::int64_t offset = 0;         // into the arena, a multiple of 64
   PackedBytes bytes;
   InputOrder order;                // of the activations (Matrix::order)
