@@ -5,6 +5,9 @@
 namespace inflight::params {
 namespace {
 
+constexpr std::int64_t kPanel = 16;  // outputs that lie together in memory (kernels.h)
+constexpr std::size_t kRefusals = 8; // told at once
+
 struct Range {
   std::int64_t begin, end;
 };
@@ -14,21 +17,62 @@ Topology shared_by(const ParamSpec& row, const Topology& topology) {
   return row.expert >= 0 && topology.ep_size > 1 ? Topology{.ep_rank = topology.ep_rank, .ep_size = topology.ep_size} : topology;
 }
 
+// Whether units of a piece (heads) are fewer than ranks, and so shared by neighbours.
+bool shares_units(const Piece& piece, std::int64_t units, int ranks) { return piece.kv && units < ranks; }
+
+// Why the row cannot be cut over so many tensor-parallel ranks; "": it can.
+std::string refusal(const ParamSpec& row, int ranks) {
+  if (ranks == 1) return {};
+  if (row.split == Split::kInputs && row.inputs / row.unit % ranks != 0) return fmt::format("{} inputs in units of {} do not divide over {} ranks", row.inputs, row.unit, ranks);
+  if (row.split != Split::kOutputs) return {};
+  for (const Piece& piece : row.pieces) {
+    const std::int64_t units = piece.rows / row.unit;
+    if (shares_units(piece, units, ranks)) {
+      if (ranks % units != 0) return fmt::format("{} heads cannot be shared by {} ranks", units, ranks);
+    } else if (units % ranks != 0) {
+      return fmt::format("{} outputs in units of {} do not divide over {} ranks", piece.rows, row.unit, ranks);
+    }
+  }
+  return {};
+}
+
+std::string experts_refusal(const ParamSpec& row, int ranks) {
+  return row.expert < 0 || row.experts % ranks == 0 ? std::string() : fmt::format("{} experts do not divide over {} expert-parallel ranks", row.experts, ranks);
+}
+
+// "4 ranks, or 8": the nearest counts below and above `ranks` that work.
+template <class Works>
+std::string nearest(int ranks, const Works& works) {
+  int below = ranks - 1, above = ranks + 1;
+  while (below > 1 && !works(below)) --below;
+  while (above <= kMostRanks && !works(above)) ++above;
+  std::string text = fmt::format("the nearest rank count{} that work{} {} {}", above <= kMostRanks ? "s" : "", above <= kMostRanks ? "" : "s", above <= kMostRanks ? "are" : "is", below);
+  if (above <= kMostRanks) text += fmt::format(" and {}", above);
+  return text;
+}
+
+Result<void> check(const ParamSpec& row, const Topology& topology) {
+  if (std::string why = refusal(row, topology.tp_size); !why.empty())
+    return fail(Code::kUnsupported, "{}: {}; {}", row.full_name(), why, nearest(topology.tp_size, [&](int ranks) { return refusal(row, ranks).empty(); }));
+  return {};
+}
+
 // The rows of one piece that belong to this rank.
 Result<Range> piece_rows(const ParamSpec& row, const Piece& piece, const Topology& whole) {
   if (!TRY(is_local(row, whole))) return Range{0, 0};
   const Topology topology = shared_by(row, whole);
-  if (row.split != Split::kOutputs || topology.tp_size == 1) return Range{0, piece.rows};
+  if (topology.tp_size == 1) return Range{0, piece.rows};
+  if (row.split == Split::kVocabulary) {
+    const std::int64_t run = (piece.rows + topology.tp_size * kPanel - 1) / (topology.tp_size * kPanel) * kPanel, begin = std::min(topology.tp_rank * run, piece.rows);
+    return Range{begin, std::min(begin + run, piece.rows)};
+  }
+  if (row.split != Split::kOutputs) return Range{0, piece.rows};
+  TRY(check(row, topology));
   const std::int64_t units = piece.rows / row.unit;
-  if (piece.kv && units < topology.tp_size) {  // fewer heads than ranks: neighbours share one
-    if (topology.tp_size % units != 0)
-      return fail(Code::kUnsupported, "{}: {} heads cannot be shared by {} ranks; use a rank count that {} divides or that divides it",
-                  row.full_name(), units, topology.tp_size, units);
+  if (shares_units(piece, units, topology.tp_size)) {
     const std::int64_t head = topology.tp_rank / (topology.tp_size / units);
     return Range{head * row.unit, (head + 1) * row.unit};
   }
-  if (units % topology.tp_size != 0)
-    return fail(Code::kUnsupported, "{}: {} outputs in units of {} do not divide over {} ranks", row.full_name(), piece.rows, row.unit, topology.tp_size);
   const std::int64_t rows = units / topology.tp_size * row.unit;
   return Range{topology.tp_rank * rows, (topology.tp_rank + 1) * rows};
 }
@@ -36,10 +80,8 @@ Result<Range> piece_rows(const ParamSpec& row, const Piece& piece, const Topolog
 Result<Range> columns(const ParamSpec& row, const Topology& whole) {
   const Topology topology = shared_by(row, whole);
   if (row.split != Split::kInputs || topology.tp_size == 1) return Range{0, row.inputs};
-  const std::int64_t units = row.inputs / row.unit;
-  if (units % topology.tp_size != 0)
-    return fail(Code::kUnsupported, "{}: {} inputs in units of {} do not divide over {} ranks", row.full_name(), row.inputs, row.unit, topology.tp_size);
-  const std::int64_t width = units / topology.tp_size * row.unit;
+  TRY(check(row, topology));
+  const std::int64_t width = row.inputs / row.unit / topology.tp_size * row.unit;
   return Range{topology.tp_rank * width, (topology.tp_rank + 1) * width};
 }
 
@@ -47,8 +89,8 @@ Result<Range> columns(const ParamSpec& row, const Topology& whole) {
 
 Result<bool> is_local(const ParamSpec& row, const Topology& topology) {
   if (row.expert < 0 || topology.ep_size == 1) return true;
-  if (row.experts % topology.ep_size != 0)
-    return fail(Code::kUnsupported, "{}: {} experts do not divide over {} expert-parallel ranks", row.full_name(), row.experts, topology.ep_size);
+  if (std::string why = experts_refusal(row, topology.ep_size); !why.empty())
+    return fail(Code::kUnsupported, "{}: {}; {}", row.full_name(), why, nearest(topology.ep_size, [&](int ranks) { return experts_refusal(row, ranks).empty(); }));
   return row.expert / (row.experts / topology.ep_size) == topology.ep_rank;
 }
 
@@ -65,6 +107,40 @@ Result<Slice> slice_of(const ParamSpec& row, std::size_t piece, const Topology& 
   slice.col_begin = cols.begin;
   slice.col_end = cols.end;
   return slice;
+}
+
+bool works_on(const ParamTable& table, int tensor_ranks, int expert_ranks) {
+  return std::ranges::all_of(table.rows, [&](const ParamSpec& row) {
+    return experts_refusal(row, expert_ranks).empty() && (shared_by(row, {.tp_size = tensor_ranks, .ep_size = expert_ranks}).tp_size == 1 || refusal(row, tensor_ranks).empty());
+  });
+}
+
+std::vector<int> rank_counts(const ParamTable& table, bool expert_parallel, int most) {
+  std::vector<int> counts;
+  for (int ranks = 1; ranks <= most; ++ranks)
+    if (works_on(table, ranks, expert_parallel ? ranks : 1)) counts.push_back(ranks);
+  return counts;
+}
+
+Result<void> check_ranks(const ParamTable& table, const Topology& topology) {
+  if (works_on(table, topology.tp_size, topology.ep_size)) return {};
+  std::vector<std::pair<std::string, std::string>> refusals;  // why, and the first row that says so
+  std::size_t more = 0;
+  for (const ParamSpec& row : table.rows) {
+    std::string why = experts_refusal(row, topology.ep_size);
+    if (why.empty()) why = refusal(row, shared_by(row, topology).tp_size);
+    if (why.empty()) continue;
+    const bool known = std::ranges::any_of(refusals, [&](const auto& seen) { return seen.first == why; });
+    if (known || refusals.size() == kRefusals) ++more;
+    else refusals.emplace_back(std::move(why), row.full_name());
+  }
+  std::string text;
+  for (const auto& [why, name] : refusals) text += fmt::format("\n  {}: {}", name, why);
+  if (more > 0) text += fmt::format("\n  and {} more parameters", more);
+  // Where experts are dealt out, their ranks are the tensor-parallel ones times those of other data: that factor stays.
+  const int groups = topology.ep_size == 1 ? 1 : std::max(topology.ep_size / topology.tp_size, 1);
+  const auto works = [&](int ranks) { return works_on(table, ranks, topology.ep_size == 1 ? 1 : ranks * groups); };
+  return fail(Code::kUnsupported, "the model cannot be cut over {} ranks:{}\n  hint: {}", topology.tp_size, text, nearest(topology.tp_size, works));
 }
 
 Result<std::int64_t> local_outputs(const ParamSpec& row, const Topology& topology) {

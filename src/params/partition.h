@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "params/param_spec.h"
@@ -16,10 +17,19 @@ struct Slice {
   std::int64_t local_row = 0;
 };
 
+inline constexpr int kMostRanks = 1024;  // counts that messages propose
+
+// Whether every row of the table can be cut over so many tensor-parallel ranks, and its experts dealt to so many expert-parallel ones.
+bool works_on(const ParamTable& table, int tensor_ranks, int expert_ranks);
+// The counts of ranks up to `most` for which that is so. expert_parallel: experts are dealt to as many.
+std::vector<int> rank_counts(const ParamTable& table, bool expert_parallel, int most);
+// An error names the rows that do not divide, with their sizes, and the nearest rank counts below and above that work.
+Result<void> check_ranks(const ParamTable& table, const Topology& topology);
+
 // Whether this rank holds any of the row: false for experts of other expert-parallel ranks, whose slices and sizes are empty.
 Result<bool> is_local(const ParamSpec& row, const Topology& topology);
 
-// An error names the row, the sizes and the rank count when they do not divide.
+// An error names the row, the sizes, the rank count and the nearest that work when they do not divide.
 Result<Slice> slice_of(const ParamSpec& row, std::size_t piece, const Topology& topology);
 Result<std::int64_t> local_outputs(const ParamSpec& row, const Topology& topology);
 Result<std::int64_t> local_inputs(const ParamSpec& row, const Topology& topology);

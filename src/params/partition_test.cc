@@ -49,7 +49,43 @@ TEST(Partition, an_input_split_cuts_columns) {
 TEST(Partition, sizes_that_do_not_divide_are_refused_with_the_numbers) {
   const auto result = slice_of(qkv(6, 2, 4, 16), 0, {0, 4});
   ASSERT_FALSE(result);
-  EXPECT_THAT(result.error().message, testing::AllOf(testing::HasSubstr("qkv_proj"), testing::HasSubstr("24"), testing::HasSubstr("4 ranks")));
+  EXPECT_EQ(result.error().message, "model.layers.0.self_attn.qkv_proj.weight: 24 outputs in units of 4 do not divide over 4 ranks; the nearest rank counts that work are 2 and 6");
+  const auto heads = slice_of(qkv(12, 2, 4, 16), 1, {0, 3});
+  ASSERT_FALSE(heads);
+  EXPECT_EQ(heads.error().message, "model.layers.0.self_attn.qkv_proj.weight: 2 heads cannot be shared by 3 ranks; the nearest rank counts that work are 2 and 4");
+}
+
+TEST(Partition, a_vocabulary_is_cut_in_runs_of_whole_panels) {
+  for (const auto& [rows, ranks, run] : {std::tuple{512, 4, 128}, {500, 4, 128}, {130, 4, 48}, {33, 8, 16}, {16, 2, 16}}) {
+    const ParamSpec row{.name = "lm_head", .role = Role::kHead, .split = Split::kVocabulary, .pieces = {{"lm_head", rows}}, .inputs = 8};
+    std::int64_t next = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Slice slice = slice_of(row, 0, {rank, ranks}).value();
+      EXPECT_EQ(slice.row_begin, next);
+      EXPECT_EQ(slice.row_begin, std::min(rank * run, rows));
+      EXPECT_EQ(slice.col_end, 8);
+      EXPECT_EQ(local_outputs(row, {rank, ranks}).value(), slice.row_end - slice.row_begin);
+      next = slice.row_end;
+    }
+    EXPECT_EQ(next, rows);
+  }
+}
+
+TEST(Partition, rank_counts_are_those_that_suit_every_row_and_a_refusal_tells_all_rows) {
+  ParamTable table;
+  table.rows.push_back(qkv(12, 2, 4, 16));
+  table.rows.push_back({.scope = "mlp", .name = "down_proj", .split = Split::kInputs, .pieces = {{"down_proj", 6}}, .inputs = 40});
+  table.rows.push_back({.name = "lm_head", .split = Split::kVocabulary, .pieces = {{"lm_head", 7}}, .inputs = 16});
+  table.rows.push_back({.scope = "e0", .name = "up", .role = Role::kExpert, .split = Split::kOutputs, .pieces = {{"up", 15}}, .inputs = 16, .expert = 0, .experts = 6});
+  EXPECT_THAT(rank_counts(table, false, 16), testing::ElementsAre(1));       // 15 outputs of an expert
+  EXPECT_THAT(rank_counts(table, true, 16), testing::ElementsAre(1, 2));     // whole experts: 6, 12 heads, 40 inputs
+  EXPECT_TRUE(check_ranks(table, {.tp_size = 2, .ep_size = 2}));
+  const auto refused = check_ranks(table, {.tp_size = 3});
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, testing::AllOf(testing::HasSubstr("cannot be cut over 3 ranks"), testing::HasSubstr("qkv_proj.weight: 2 heads cannot be shared by 3 ranks"),
+                                                      testing::HasSubstr("mlp.down_proj.weight: 40 inputs in units of 1 do not divide over 3 ranks"), testing::HasSubstr("rank count that works is 1")));
+  EXPECT_THAT(refused.error().message, testing::Not(testing::HasSubstr("lm_head")));
+  EXPECT_THAT(check_ranks(table, {.tp_size = 4, .ep_size = 4}).error().message, testing::HasSubstr("6 experts do not divide over 4 expert-parallel ranks"));
 }
 
 TEST(ParamSpec, names_of_pieces_follow_the_checkpoint) {
