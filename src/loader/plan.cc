@@ -331,7 +331,7 @@ Result<LoadPlan> plan_load(const Checkpoint& checkpoint, const params::ParamTabl
       if (!TRY(params::is_local(row, topology))) continue;
       if (need.form >= 0) {
         const FormSource& source = plan.forms[static_cast<std::size_t>(need.form)];
-        Route route{.tensor = static_cast<int>(t), .param = need.param, .slice = TRY(params::slice_of(row, need.piece, topology)), .form = need.form};
+        Route route{.tensor = static_cast<int>(t), .param = need.param, .slice = TRY(params::slice_of(row, need.piece, topology)), .form = need.form, .rows = piece.rows, .inputs = row.inputs};
         plan.source_bytes += static_cast<std::int64_t>(static_cast<double>(tensor.info.bytes()) * static_cast<double>(route.slice.row_end - route.slice.row_begin) / static_cast<double>(source.outputs));
         route.slice.row_begin += piece.source.first_output;
         route.slice.row_end += piece.source.first_output;
@@ -340,7 +340,7 @@ Result<LoadPlan> plan_load(const Checkpoint& checkpoint, const params::ParamTabl
         continue;
       }
       Route route{.tensor = static_cast<int>(t), .param = need.param, .slice = TRY(params::slice_of(row, need.piece, topology)), .stored = need.stored,
-                  .matrix = need.shape.size() >= 2, .transposed = need.stored < 0 && need.shape.size() >= 2 && row.transposed, .first_input = piece.source.first_input};
+                  .matrix = need.shape.size() >= 2, .transposed = need.stored < 0 && need.shape.size() >= 2 && row.transposed, .first_input = piece.source.first_input, .rows = piece.rows, .inputs = row.inputs};
       const std::int64_t part = (route.slice.row_end - route.slice.row_begin) * (route.slice.col_end - route.slice.col_begin);
       if (need.stored < 0) {
         plan.source_bytes += part * dtype_bits(tensor.info.dtype) / 8;

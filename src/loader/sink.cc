@@ -8,6 +8,7 @@
 
 #include "base/bf16.h"
 #include "loader/chunk.h"
+#include "loader/stored_columns.h"
 #include "quant/derive.h"
 
 namespace inflight::loader {
@@ -120,7 +121,7 @@ Result<void> Sink::accept_whole(std::size_t r, const std::byte* data, ThreadPool
   if (!route.matrix) return accept({r, 0, 1}, data, stride);
   const std::int64_t inputs = route.slice.col_end - route.slice.col_begin;
   const auto range = [&](std::int64_t begin, std::int64_t count) -> Result<void> {
-    if (!route.transposed) return accept({r, begin, count}, data + begin * stride + (route.stored < 0 ? route.slice.col_begin * width : 0), stride);
+    if (!route.transposed) return accept({r, begin, count}, data + begin * stride + (route.stored < 0 ? route.slice.col_begin * width : stored_columns(plan_.params.slots[route.param], route, tensor.dtype).begin), stride);
     std::vector<std::byte> panel(static_cast<std::size_t>(quant::kPanelRows * inputs * width));
     return accept_transposed({r, begin, count}, data + (route.first_input + route.slice.col_begin) * stride + begin * width, stride, panel.data());
   };
@@ -280,10 +281,17 @@ Result<void> Sink::accept_stored(const Route& route, const TensorInfo& tensor, c
   if (!route.matrix) {  // the piece's shape, for readers that need it: it must agree with ours
     std::int64_t shape[2];
     std::memcpy(shape, data, sizeof shape);
-    const std::int64_t rows = route.slice.row_end - route.slice.row_begin;
-    if (shape[0] != rows || shape[1] != matrix.inputs)
-      return fail(Code::kCorrupt, "\"{}\" says [{}, {}], but the model needs [{}, {}]", tensor.name, shape[0], shape[1], rows, matrix.inputs);
+    if (shape[0] != route.rows || shape[1] != route.inputs)
+      return fail(Code::kCorrupt, "\"{}\" says [{}, {}], but the model needs [{}, {}]", tensor.name, shape[0], shape[1], route.rows, route.inputs);
     return {};
+  }
+  const StoredColumns columns = stored_columns(plan_.params.slots[route.param], route, tensor.dtype);
+  std::vector<std::byte> edged;
+  if (columns.code_bits != 0) {
+    edged.resize(static_cast<std::size_t>(chunk.rows * columns.bytes()));
+    for (std::int64_t r = 0; r < chunk.rows; ++r) set_edges(columns, data + r * stride_bytes, edged.data() + r * columns.bytes());
+    data = edged.data();
+    stride_bytes = columns.bytes();
   }
   for (std::int64_t r = 0; r < chunk.rows; ++r) {
     const std::int64_t local = route.slice.local_row + chunk.row - route.slice.row_begin + r;

@@ -9,6 +9,7 @@
 #include "loader/load.h"
 #include "loader/read_ahead.h"
 #include "loader/sink.h"
+#include "loader/stored_columns.h"
 #include "tensor/buffer.h"
 
 namespace inflight::loader {
@@ -59,20 +60,21 @@ class FirstError {
   Error error_;
 };
 
-// Reads one chunk's rows into `buffer`; returns where the data starts and how far apart the rows lie.
+// Reads one chunk's rows into `buffer`; returns where the data starts and how far apart the rows lie. stored: what is wanted of rows in a stored form of ours.
 struct ReadRows {
   const std::byte* data;
   std::int64_t stride;
 };
-Result<ReadRows> read_chunk(const InputFile& file, const TensorInfo& tensor, const Route& route, const Chunk& chunk, std::byte* buffer) {
+Result<ReadRows> read_chunk(const InputFile& file, const TensorInfo& tensor, const Route& route, const Chunk& chunk, std::byte* buffer, StoredColumns stored = {}) {
   const std::int64_t row_bytes = file_row_bytes(tensor);
   const std::int64_t begin = tensor.begin + (route.matrix ? chunk.row * row_bytes : 0);
   const std::int64_t bytes = (route.matrix ? chunk.rows : 1) * row_bytes;
+  if (stored.end == 0) stored.end = row_bytes;
   if (file.direct()) {
     const std::int64_t aligned = begin / kDirectAlignment * kDirectAlignment;
     const std::int64_t end = (begin + bytes + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
     TRY(file.read_at(buffer, static_cast<std::size_t>(end - aligned), aligned, static_cast<std::size_t>(begin + bytes - aligned)));
-    const std::int64_t skipped = route.matrix && route.stored < 0 ? route.slice.col_begin * dtype_bits(tensor.dtype) / 8 : 0;
+    const std::int64_t skipped = route.matrix && route.stored < 0 ? route.slice.col_begin * dtype_bits(tensor.dtype) / 8 : stored.begin;
     return ReadRows{buffer + (begin - aligned) + skipped, row_bytes};
   }
   const std::int64_t columns = file_columns(tensor);
@@ -82,6 +84,11 @@ Result<ReadRows> read_chunk(const InputFile& file, const TensorInfo& tensor, con
     for (std::int64_t r = 0; r < chunk.rows; ++r)
       TRY(file.read_at(buffer + r * wanted * width, static_cast<std::size_t>(wanted * width), begin + r * row_bytes + route.slice.col_begin * width));
     return ReadRows{buffer, wanted * width};
+  }
+  if (stored.bytes() < row_bytes) {
+    for (std::int64_t r = 0; r < chunk.rows; ++r)
+      TRY(file.read_at(buffer + r * stored.bytes(), static_cast<std::size_t>(stored.bytes()), begin + r * row_bytes + stored.begin));
+    return ReadRows{buffer, stored.bytes()};
   }
   TRY(file.read_at(buffer, static_cast<std::size_t>(bytes), begin));
   return ReadRows{buffer, row_bytes};
@@ -193,7 +200,9 @@ Result<LoadReport> load_streaming(const LoadContext& context, const Progress& pr
     const Route& route = context.plan.routes[chunk.route];
     const TensorInfo& tensor = checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].info;
     if (route.form >= 0) return read_codes(file_of(chunk), tensor, context.plan.forms[static_cast<std::size_t>(route.form)].tensors[0], chunk, buffer);
-    return route.transposed ? read_tile(file_of(chunk), tensor, route, chunk, buffer) : read_chunk(file_of(chunk), tensor, route, chunk, buffer);
+    if (route.transposed) return read_tile(file_of(chunk), tensor, route, chunk, buffer);
+    const bool columns = route.matrix && route.stored >= 0;
+    return read_chunk(file_of(chunk), tensor, route, chunk, buffer, columns ? stored_columns(context.plan.params.slots[route.param], route, tensor.dtype) : StoredColumns{});
   };
   // Bytes of chunk i are done; false: nobody wants the rest.
   const auto advance = [&](std::int64_t bytes, std::size_t i, int worker, Clock::time_point& reported) {
