@@ -43,6 +43,7 @@ struct Lut4Weight {
 
 struct Lut4Kernels {
   // Fills lanes [lane, lane + rows) of one panel and touches no byte of other lanes. Returns -1, or row * K + k of the first NaN or infinity.
+  // absmax: nullptr, or [rows] the rows' absmax over all ranks.
   // Row: E = floor(log2(absmax)) within [-100, 126]; row_scale = 2^(E - 16), exponent byte E + 111; 0 if absmax is 0.
   // Group: floor = the step byte of the largest step not above (largest magnitude) / 64 / row_scale, that is (bits of the magnitude >> 19) -
   // 16 * (E + 121), which may lie outside of the bytes; base = floor within [1, 121]; octave = max(floor, 0) >> 4.
@@ -53,7 +54,7 @@ struct Lut4Kernels {
   //   y = (t * m + 2^14) >> 15; the nibble is the count of j with y > (value j + value j + 1) >> 1, that is the nearest value;
   //   error = (16 * min(sum of (y - value)^2, 2047) * lut4_weight(i)) >> 16.
   // The first try with the least error is kept. Inputs past K count as 0. A group of zeros: step byte 0, codes kLut4Zero.
-  std::int64_t (*quantize)(const SourceRows& source, int lane, std::uint8_t* codes, std::uint8_t* steps, std::uint8_t* row_exponents);
+  std::int64_t (*quantize)(const SourceRows& source, int lane, const float* absmax, std::uint8_t* codes, std::uint8_t* steps, std::uint8_t* row_exponents);
   // Per group sum = 0, sum = fma(value, x, sum) for k ascending; acc = 0, acc = fma(sum, step, acc) for groups ascending; y = fl(acc * row_scale).
   void (*gemm)(const Lut4Weight& w, const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy);
   // Activations as two int8 planes a token with the rule of kernels.h; opaque, 64-byte aligned. begin % 16 == 0, and end % 16 == 0 or end == tokens.

@@ -152,11 +152,12 @@ LANES_INLINE void load_block(const SourceRows& source, std::int64_t k, Lut4Block
 }
 
 template <DType kType>
-std::int64_t quantize_lut4_rows(const SourceRows& source, int lane, std::uint8_t* codes, std::uint8_t* steps, std::uint8_t* row_exponents) {
+std::int64_t quantize_lut4_rows(const SourceRows& source, int lane, const float* absmax, std::uint8_t* codes, std::uint8_t* steps, std::uint8_t* row_exponents) {
   alignas(64) std::int32_t exponents[16] = {};
   for (int row = 0; row < source.rows; ++row) {
-    const std::uint32_t most = largest_bits<kType>(static_cast<const char*>(source.data) + row * source.stride * Source<kType>::kBytes, source.inputs);
+    std::uint32_t most = largest_bits<kType>(static_cast<const char*>(source.data) + row * source.stride * Source<kType>::kBytes, source.inputs);
     if (most >= kInfinityBits) return first_non_finite<kType>(source);
+    if (absmax) std::memcpy(&most, absmax + row, sizeof most);
     const int exponent = static_cast<int>(most >> 23);
     exponents[row] = exponent < 27 ? 27 : exponent > 253 ? 253 : exponent;  // -100 and 126
     row_exponents[lane + row] = most == 0 ? 0 : static_cast<std::uint8_t>(exponents[row] - 16);
@@ -177,8 +178,8 @@ std::int64_t quantize_lut4_rows(const SourceRows& source, int lane, std::uint8_t
   return -1;
 }
 
-std::int64_t quantize_lut4(const SourceRows& source, int lane, std::uint8_t* codes, std::uint8_t* steps, std::uint8_t* row_exponents) {
-  if (source.dtype == DType::kF32) return quantize_lut4_rows<DType::kF32>(source, lane, codes, steps, row_exponents);
-  if (source.dtype == DType::kF16) return quantize_lut4_rows<DType::kF16>(source, lane, codes, steps, row_exponents);
-  return quantize_lut4_rows<DType::kBF16>(source, lane, codes, steps, row_exponents);
+std::int64_t quantize_lut4(const SourceRows& source, int lane, const float* absmax, std::uint8_t* codes, std::uint8_t* steps, std::uint8_t* row_exponents) {
+  if (source.dtype == DType::kF32) return quantize_lut4_rows<DType::kF32>(source, lane, absmax, codes, steps, row_exponents);
+  if (source.dtype == DType::kF16) return quantize_lut4_rows<DType::kF16>(source, lane, absmax, codes, steps, row_exponents);
+  return quantize_lut4_rows<DType::kBF16>(source, lane, absmax, codes, steps, row_exponents);
 }

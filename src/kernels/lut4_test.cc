@@ -101,7 +101,7 @@ TEST_F(Lut4Test, quantize_follows_the_rule_bit_for_bit) {
         const std::int64_t groups = groups_of(inputs);
         std::vector<std::uint8_t> codes(static_cast<std::size_t>(groups * 128), 0xa5), steps(static_cast<std::size_t>(groups * 16), 0x5a);
         std::vector<std::uint8_t> exponents(16, 0x77);
-        ASSERT_EQ(lut4->quantize(in.source, lane, codes.data(), steps.data(), exponents.data()), -1);
+        ASSERT_EQ(lut4->quantize(in.source, lane, nullptr, codes.data(), steps.data(), exponents.data()), -1);
         for (int r = 0; r < 16; ++r) {
           const bool ours = r >= lane && r < lane + rows;
           const Lut4Row want = ours ? lut4_by_the_rule(in.values.data() + (r - lane) * inputs, inputs) : Lut4Row{};
@@ -126,6 +126,29 @@ TEST_F(Lut4Test, quantize_follows_the_rule_bit_for_bit) {
           }
         }
       }
+}
+
+TEST_F(Lut4Test, parts_of_rows_have_the_bits_of_whole_rows_where_the_largest_magnitude_is_told) {
+  constexpr int kRows = 5, kLane = 3;
+  constexpr std::int64_t kInputs = 96, kBegin = 48;  // whole groups
+  for (const Values kind : kAllValues)
+    for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+      const Rows in(dtype, kRows, kInputs, kInputs, make_values(kind, kRows * kInputs, dtype, rng));
+      std::vector<std::uint8_t> codes(kInputs / 16 * 128), steps(kInputs), exponents(16), part_codes(codes.size() / 2), part_steps(steps.size() / 2), part_exponents(16);
+      ASSERT_EQ(lut4->quantize(in.source, kLane, nullptr, codes.data(), steps.data(), exponents.data()), -1);
+      std::vector<float> absmax(kRows, 0.0f), values(kRows * (kInputs - kBegin));
+      for (std::size_t r = 0; r < kRows; ++r)
+        for (std::size_t k = 0; k < kInputs; ++k) {
+          const float value = in.values[r * kInputs + k];
+          absmax[r] = std::max(absmax[r], std::fabs(value));
+          if (k >= kBegin) values[r * (kInputs - kBegin) + k - kBegin] = value;
+        }
+      const Rows part(dtype, kRows, kInputs - kBegin, kInputs - kBegin, values);
+      ASSERT_EQ(lut4->quantize(part.source, kLane, absmax.data(), part_codes.data(), part_steps.data(), part_exponents.data()), -1);
+      EXPECT_EQ(part_exponents, exponents);
+      for (std::size_t i = 0; i < part_codes.size(); ++i) ASSERT_EQ(part_codes[i], codes[kBegin / 16 * 128 + i]) << dtype_name(dtype) << " values " << static_cast<int>(kind);
+      for (std::size_t i = 0; i < part_steps.size(); ++i) ASSERT_EQ(part_steps[i], steps[kBegin + i]) << dtype_name(dtype) << " values " << static_cast<int>(kind);
+    }
 }
 
 TEST_F(Lut4Test, zeros_stay_exact_and_nothing_becomes_infinite) {
@@ -154,7 +177,7 @@ TEST_F(Lut4Test, the_first_nan_or_infinity_is_named) {
         const Rows in(dtype, rows, inputs, inputs, values);
         std::vector<std::uint8_t> codes(static_cast<std::size_t>(groups_of(inputs) * 128)), steps(static_cast<std::size_t>(groups_of(inputs) * 16));
         std::vector<std::uint8_t> exponents(16);
-        EXPECT_EQ(lut4->quantize(in.source, 0, codes.data(), steps.data(), exponents.data()), first);
+        EXPECT_EQ(lut4->quantize(in.source, 0, nullptr, codes.data(), steps.data(), exponents.data()), first);
       }
 }
 
@@ -346,7 +369,7 @@ TEST_F(Lut4Test, gaussian_weights_lose_less_than_half_a_percent_of_their_energy)
   const Rows in(DType::kF32, 16, inputs, inputs, make_values(Values::kNormal, 16 * inputs, DType::kF32, rng));
   std::vector<std::uint8_t> codes(static_cast<std::size_t>(inputs * 8)), steps(static_cast<std::size_t>(inputs));
   std::vector<std::uint8_t> exponents(16);
-  ASSERT_EQ(lut4->quantize(in.source, 0, codes.data(), steps.data(), exponents.data()), -1);
+  ASSERT_EQ(lut4->quantize(in.source, 0, nullptr, codes.data(), steps.data(), exponents.data()), -1);
   double lost = 0, all = 0;
   for (std::int64_t r = 0; r < 16; ++r)
     for (std::int64_t k = 0; k < inputs; ++k) {

@@ -157,4 +157,6 @@ Result<std::int64_t> local_inputs(const ParamSpec& row, const Topology& topology
   return range.end - range.begin;
 }
 
+Result<std::int64_t> first_input(const ParamSpec& row, const Topology& topology) { return TRY(columns(row, topology)).begin; }
+
 }  // namespace inflight::params

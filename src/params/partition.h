@@ -33,5 +33,6 @@ Result<bool> is_local(const ParamSpec& row, const Topology& topology);
 Result<Slice> slice_of(const ParamSpec& row, std::size_t piece, const Topology& topology);
 Result<std::int64_t> local_outputs(const ParamSpec& row, const Topology& topology);
 Result<std::int64_t> local_inputs(const ParamSpec& row, const Topology& topology);
+Result<std::int64_t> first_input(const ParamSpec& row, const Topology& topology);  // of those
 
 }  // namespace inflight::params

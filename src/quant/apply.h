@@ -40,7 +40,7 @@ std::size_t apply_scratch(const Matrix& w, Arithmetic arithmetic, const kernels:
 // Makes rows [begin, end) of a product's input, just before they are needed; ranges may run on different threads.
 using PrepareRows = std::function<void(std::int64_t begin, std::int64_t end)>;
 
-// x: [tokens, ldx] f32, inputs columns used. y: [tokens, ldy] f32, ldy >= 16 * panels. scratch: apply_scratch() bytes, 64-byte aligned.
+// x: [tokens, ldx] f32, inputs columns used, of which the first w.lead are zeros. y: [tokens, ldy] f32, ldy >= 16 * panels. scratch: apply_scratch() bytes, 64-byte aligned.
 // prepare: nothing, or what fills x. Row t of y depends on row t of x alone: bits do not change with `tokens` or threads.
 void apply(const Matrix& w, Arithmetic arithmetic, const kernels::Kernels& kernels, ThreadPool& pool, const float* x, std::int64_t ldx,
            std::int64_t tokens, float* y, std::int64_t ldy, std::byte* scratch, const PrepareRows& prepare = {});

@@ -52,7 +52,8 @@ class Region {
   Region(std::span<const ExpertRows> groups, const ExpertArithmetic& arithmetic, const Routed& routed, const std::byte* converted, int threads,
          const std::function<std::byte*(std::size_t)>& take)
       : groups_(groups), arithmetic_(arithmetic), kernels_(*arithmetic.kernels), routed_(routed), converted_(converted), token_bytes_(arithmetic.converted_bytes(1)), hidden_(groups[0].up_gate->inputs),
-        intermediate_(groups[0].down->inputs), whole_panels_(intermediate_ % kLane == 0), activated_stride_(whole_panels_ ? intermediate_ : padded(2 * intermediate_)) {
+        zeros_(groups[0].down->lead),
+        intermediate_(groups[0].down->inputs - zeros_), whole_panels_(intermediate_ % kLane == 0), activated_stride_(padded(zeros_) + (whole_panels_ ? intermediate_ : padded(2 * intermediate_))) {
     const auto n = static_cast<std::int64_t>(groups.size());
     std::int64_t most = 0, rows = 0;
     for (const ExpertRows& group : groups) {
@@ -67,7 +68,7 @@ class Region {
     const auto floats = [&](std::int64_t count) { return reinterpret_cast<float*>(take(static_cast<std::size_t>(count) * sizeof(float))); };
     const auto integers = [&](std::int64_t count) { return reinterpret_cast<std::int32_t*>(take(static_cast<std::size_t>(count) * sizeof(std::int32_t))); };
     inputs_ = reinterpret_cast<Input*>(take(static_cast<std::size_t>(n) * 2 * sizeof(Input)));
-    activated_ = floats(rows * activated_stride_);
+    activated_ = floats(rows * activated_stride_) + padded(zeros_);
     // A worker's panels of a product: [most, columns_], after as many floats as a product's first column may be away from column 0.
     lead_ = padded(std::max(2 * intermediate_, hidden_));
     columns_ = std::max(2 * up_grain_, down_grain_) * kLane + kLane;
@@ -98,7 +99,7 @@ class Region {
         inputs_[g * 2] = {gathered_ ? gathered_ + group.first * hidden_ : nullptr, hidden_, in_bytes == 0 ? nullptr : scratch};
       }
       scratch += in_bytes;
-      inputs_[g * 2 + 1] = {activated_ + group.first * activated_stride_, activated_stride_, out_bytes == 0 ? nullptr : scratch};
+      inputs_[g * 2 + 1] = {activated_ + group.first * activated_stride_ - zeros_, activated_stride_, out_bytes == 0 ? nullptr : scratch};
       scratch += out_bytes;
       std::int32_t* left = left_ + g * kStages;
       left[kGather] = direct(group) ? 0 : static_cast<std::int32_t>(pieces(group.count, kRowGrain));
@@ -177,6 +178,7 @@ class Region {
     const Input& input = inputs_[task.group * 2];
     const Arithmetic arithmetic = arithmetic_.of(w);
     float* out = activated_ + rows.first * activated_stride_;
+    for (std::int64_t r = 0; zeros_ != 0 && task.begin == 0 && r < rows.count; ++r) std::fill_n(out + r * activated_stride_ - zeros_, zeros_, 0.0f);
     const auto product = [&](std::int64_t begin, std::int64_t end, float* y, std::int64_t ldy) {
       multiply_panels(w, arithmetic, kernels_, input.x, input.ldx, rows.count, begin, end, y, ldy, input.converted);
     };
@@ -219,13 +221,13 @@ class Region {
   const Routed& routed_;
   const std::byte* const converted_;  // [tokens][token_bytes_], where that is not 0
   const std::size_t token_bytes_;
-  const std::int64_t hidden_, intermediate_;
+  const std::int64_t hidden_, zeros_, intermediate_;  // zeros_: what down has in front of its inputs (Matrix::lead)
   const bool whole_panels_;  // gate ends with a panel, so that a task has both sides of what it activates
   const std::int64_t activated_stride_;
   std::int64_t up_grain_ = 0, down_grain_ = 0, lead_ = 0, columns_ = 0, worker_floats_ = 0;
   Input* inputs_ = nullptr;        // [groups][2]: of up_gate, of down
   float* gathered_ = nullptr;      // [rows, hidden], where anything needs it
-  float* activated_ = nullptr;     // [rows, activated_stride_]
+  float* activated_ = nullptr;     // [rows, activated_stride_], `zeros_` zeros before each row
   float* panels_ = nullptr;        // [threads][worker_floats_]
   std::int32_t* left_ = nullptr;   // [groups][stages]: tasks that are not done
   std::int32_t* passed_ = nullptr; // [pieces of down]: groups that were added to y

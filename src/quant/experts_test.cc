@@ -27,12 +27,14 @@ std::vector<float> random_numbers(std::int64_t count, unsigned seed, float scale
   return numbers;
 }
 
-std::unique_ptr<ParamStore> random_matrix(const Format& format, std::int64_t outputs, std::int64_t inputs, unsigned seed) {
+// The first `lead` inputs have zero weights.
+std::unique_ptr<ParamStore> random_matrix(const Format& format, std::int64_t outputs, std::int64_t inputs, unsigned seed, std::int64_t lead = 0) {
   params::ParamTable table;
   table.rows.push_back({.name = "w", .pieces = {{"w", outputs}}, .inputs = inputs});
   auto store = std::make_unique<ParamStore>();
   store->allocate(plan_params(table, {}, {.linear = &format}, {false}, {nullptr}).value()).value();
   Matrix& matrix = store->matrix(0);
+  matrix.lead = lead;
   begin(matrix).value();
   if (format.shared) {  // scales that fit the numbers below
     const std::int64_t block = format.shared->rows > 0 ? format.shared->rows : outputs;
@@ -41,7 +43,7 @@ std::unique_ptr<ParamStore> random_matrix(const Format& format, std::int64_t out
   }
   std::vector<std::uint16_t> row;
   for (const float w : random_numbers(outputs * inputs, seed, 0.1f)) {
-    row.push_back(float_to_bf16(w));
+    row.push_back(std::ssize(row) < lead ? 0 : float_to_bf16(w));
     if (static_cast<std::int64_t>(row.size()) < inputs) continue;
     EXPECT_EQ(format.store(kernels_in_use(), {.data = row.data(), .dtype = DType::kBF16, .stride = inputs, .rows = 1, .inputs = inputs}, --outputs, matrix), -1);
     row.clear();
@@ -57,11 +59,12 @@ struct Layer {
   std::int64_t intermediate;
 
   // `other`: the format of expert 2, or nullptr.
-  Layer(const Format& format, const Format* other, std::int64_t inner) : intermediate(inner) {
+  // lead: of down (Matrix::lead).
+  Layer(const Format& format, const Format* other, std::int64_t inner, std::int64_t lead = 0) : intermediate(inner) {
     for (unsigned e = 0; e < kExperts; ++e) {
       const Format& own = e == 2 && other ? *other : format;
       up_gate.push_back(random_matrix(own, 2 * inner, kHidden, 2 * e + 1));
-      down.push_back(random_matrix(own, kHidden, inner, 2 * e + 2));
+      down.push_back(random_matrix(own, kHidden, lead + inner, 2 * e + 2, lead));
     }
   }
 };
@@ -125,7 +128,10 @@ std::vector<float> one_by_one(const Layer& layer, const ExpertArithmetic& arithm
       const std::int64_t t = routes.tokens[e][i];
       product(layer.up_gate[e]->matrix(0), x.data() + t * kHidden, up_gate.data());
       kernels_in_use().vector->silu_mul(up_gate.data(), up_gate.data() + layer.intermediate, layer.intermediate, up_gate.data());
-      product(layer.down[e]->matrix(0), up_gate.data(), down.data());
+      const std::int64_t lead = layer.down[e]->matrix(0).lead;
+      std::vector<float> activated(static_cast<std::size_t>(lead), 0.0f);
+      activated.insert(activated.end(), up_gate.begin(), up_gate.begin() + layer.intermediate);
+      product(layer.down[e]->matrix(0), activated.data(), down.data());
       kernels_in_use().vector->add_scaled(y.data() + t * kStride, down.data(), routes.weights[e][i], kHidden);
     }
   return y;
@@ -151,6 +157,22 @@ TEST_P(Experts, have_the_bits_of_tokens_and_experts_taken_alone) {
                   << " tokens, " << threads << " threads";
           }
         }
+    }
+}
+
+TEST_P(Experts, whose_down_begins_with_a_lead_are_given_as_many_zeros) {
+  for (const std::int64_t intermediate : {64, 40})
+    for (const std::int64_t lead : {8, 29}) {
+      const Layer layer(*GetParam(), nullptr, intermediate, lead);
+      for (const std::string_view compute : {"fp32", "int8"}) {
+        const ExpertArithmetic arithmetic{.kernels = &kernels_in_use(), .compute = make_compute_policy(compute, kernels_in_use().isa).value(), .like = &layer.up_gate[0]->matrix(0)};
+        for (const std::int64_t tokens : {1, 19}) {
+          const auto x = random_numbers(tokens * kHidden, 77, 1);
+          const auto want = one_by_one(layer, arithmetic, x, tokens);
+          for (const int threads : {1, 3})
+            ASSERT_EQ(std::memcmp(together(layer, arithmetic, x, tokens, threads).data(), want.data(), want.size() * sizeof(float)), 0) << compute << ", " << intermediate << ", lead " << lead;
+        }
+      }
     }
 }
 

@@ -58,12 +58,20 @@ struct Format {
   Codes codes = Codes::kBf16;
   bool quantized() const { return codes != Codes::kF32 && codes != Codes::kBf16; }  // false: keeps the checkpoint's numbers
   bool exact_scales = false;  // numbers of another tool: group scales are FP16 only where that rounds none of them
+  std::int64_t scale_rows() const { return shared ? shared->rows : 1; }           // rows of a checkpoint's matrix that share a scale; 0: all
+  std::int64_t scale_inputs() const { return shared ? shared->inputs : group; }    // inputs that share a scale; 0: all
+  std::int64_t lead_step() const;                                                // a slice of the inputs that begins at a multiple of it needs no lead (Matrix::lead)
   std::uint8_t zero_byte() const { return codes == Codes::kU8 ? 0x80 : codes == Codes::kU4 || codes == Codes::kLut4 ? 0x88 : 0; }  // every byte of an all-zero panel
 
   PackedBytes (*bytes)(std::int64_t outputs, std::int64_t inputs, std::int64_t group);
   // Quantizes (or copies) rows into the matrix, starting at output `row`; at most to the end of its panel (so 1..16 rows).
   // Returns -1, or row * inputs + k of the first NaN or infinity.
   std::int64_t (*store)(const Kernels& kernels, const SourceRows& source, std::int64_t row, Matrix& matrix);
+  // The same where a scale's numbers lie on several ranks. absmax [rows][groups of scale_inputs()]: the largest magnitudes over all of them. `source` begins with the
+  // matrix's lead; of formats with whole_groups, that and up to a whole group at the end are the neighbours' numbers: they count where codes are chosen, and then
+  // are zeros. nullptr: what is stored has no such scales, or they are shared.
+  std::int64_t (*store_part)(const Kernels& kernels, const SourceRows& source, const float* absmax, std::int64_t row, Matrix& matrix) = nullptr;
+  std::int64_t whole_groups = 0;  // inputs that choose their codes together, by more than their largest magnitude; 0: there are none
   // Dequantizes one output row into [inputs] f32, as kernels' FP32 arithmetic sees it: q * scale.
   void (*dequantize)(const Matrix& matrix, std::int64_t row, float* out);
   // The tensors of a converted folder for one piece [rows, inputs]. scales_fp32: the group scales of this matrix did not fit FP16.
@@ -79,6 +87,12 @@ struct Format {
   // Packs rows that another tool quantized (stored_form.h) from output `row` on, within one panel. nullptr: this format keeps no such numbers.
   void (*import_parts)(const Kernels& kernels, const RowParts& parts, std::int64_t row, Matrix& matrix) = nullptr;
 };
+
+inline std::int64_t Format::lead_step() const {
+  if (whole_groups != 0) return whole_groups;
+  if (scale_inputs() != 0) return scale_inputs();
+  return codes == Codes::kU4 ? 8 : 1;  // 4-bit codes lie eight in a word
+}
 
 // The format of that name, formats() and forms() alike; an error lists those that a user may ask for and the nearest.
 Result<const Format*> find_format(std::string_view name);

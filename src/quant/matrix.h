@@ -25,7 +25,7 @@ struct Matrix {
   const Format* format = nullptr;
   std::int64_t outputs = 0;
   std::int64_t inputs = 0;
-  std::int64_t lead = 0;         // of `inputs`, the first ones that belong to other ranks: zero weights, there so that groups begin where the whole matrix's do
+  std::int64_t lead = 0;         // of `inputs`, the first ones that belong to other ranks: zero weights, there so that groups begin where the whole matrix's do; activations have as many zeros in front
   std::int64_t group = 0;
   std::byte* codes = nullptr;
   std::byte* scales = nullptr;   // per channel f32 [panels][16]; per group fp16 [panels][groups][16], or FP32 in wide_scales

@@ -21,6 +21,7 @@ Result<ParamPlan> plan_params(const params::ParamTable& table, const params::Top
     slot.outputs = TRY(params::local_outputs(row, topology));
     slot.inputs = TRY(params::local_inputs(row, topology));
     slot.offset = offset;
+    const std::int64_t first_input = TRY(params::first_input(row, topology));
     const bool wide = row.derivation ? policy.wide_derived || plan.slots[row.derivation->source].format == &f32_format() : stored_wide[i] || row.role == params::Role::kRouter;
     const Format& as_stored = wide ? f32_format() : bf16_format();
     if (row.role == params::Role::kVector) {
@@ -28,6 +29,8 @@ Result<ParamPlan> plan_params(const params::ParamTable& table, const params::Top
     } else {
       const Format* wanted = policy.of(row);
       slot.format = stored_format[i] ? stored_format[i] : wanted ? wanted : &as_stored;
+      slot.lead = first_input % slot.format->lead_step();
+      slot.inputs += slot.lead;
       slot.bytes = slot.format->bytes(slot.outputs, slot.inputs, slot.format->group);
     }
     offset += round_up(slot.bytes.codes, 64) + round_up(slot.bytes.scales, 64) + round_up(slot.bytes.offsets, 64);
@@ -54,6 +57,7 @@ Result<void> ParamStore::allocate(const ParamPlan& plan) {
     matrix.format = slot.format;
     matrix.outputs = slot.outputs;
     matrix.inputs = slot.inputs;
+    matrix.lead = slot.lead;
     matrix.group = slot.format->group;
     matrix.order = slot.order;
     matrix.codes = base;

@@ -37,9 +37,11 @@ float scale_at(const Matrix& m, std::int64_t row, std::int64_t group) {
   return fp16_to_float(half_scales(m, row)[at]);
 }
 
-std::int64_t store(const kernels::Kernels& k, const kernels::SourceRows& source, std::int64_t row, Matrix& m) {
-  return k.load->quantize_u4(source, static_cast<int>(row % kPanelRows), m.group, nullptr, panel_of(m, row), float_scales(m, row));
+std::int64_t store_part(const kernels::Kernels& k, const kernels::SourceRows& source, const float* absmax, std::int64_t row, Matrix& m) {
+  return k.load->quantize_u4(source, static_cast<int>(row % kPanelRows), m.group, absmax, panel_of(m, row), float_scales(m, row));
 }
+
+std::int64_t store(const kernels::Kernels& k, const kernels::SourceRows& source, std::int64_t row, Matrix& m) { return store_part(k, source, nullptr, row, m); }
 
 // Byte j of block b holds k = 8b + j (low nibble) and 8b + 4 + j (high nibble).
 std::uint8_t& byte_at(std::uint8_t* panel, std::int64_t lane, std::int64_t k) { return panel[(k / 8 * kPanelRows + lane) * 4 + k % 4]; }
@@ -129,7 +131,7 @@ bool import_codes(const Kernels& kernels, Matrix& m, std::int64_t row, int rows,
 }
 
 constexpr Format format_of(std::string_view name, std::string_view summary, std::int64_t group) {
-  return {.name = name, .summary = summary, .group = group, .codes = Codes::kU4, .bytes = bytes, .store = store,
+  return {.name = name, .summary = summary, .group = group, .codes = Codes::kU4, .bytes = bytes, .store = store, .store_part = store_part,
           .dequantize = dequantize, .stored = stored, .export_row = export_row, .import_row = import_row, .half_scales = true, .import_codes = import_codes};
 }
 

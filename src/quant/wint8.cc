@@ -22,9 +22,11 @@ std::uint8_t* panel_of(const Matrix& m, std::int64_t row) {
 
 float* scales_of(const Matrix& m, std::int64_t row) { return reinterpret_cast<float*>(m.scales) + row / kPanelRows * kPanelRows; }
 
-std::int64_t store(const kernels::Kernels& k, const kernels::SourceRows& source, std::int64_t row, Matrix& m) {
-  return k.load->quantize_u8(source, static_cast<int>(row % kPanelRows), nullptr, panel_of(m, row), scales_of(m, row));
+std::int64_t store_part(const kernels::Kernels& k, const kernels::SourceRows& source, const float* absmax, std::int64_t row, Matrix& m) {
+  return k.load->quantize_u8(source, static_cast<int>(row % kPanelRows), absmax, panel_of(m, row), scales_of(m, row));
 }
+
+std::int64_t store(const kernels::Kernels& k, const kernels::SourceRows& source, std::int64_t row, Matrix& m) { return store_part(k, source, nullptr, row, m); }
 
 std::uint8_t& code_at(std::uint8_t* panel, std::int64_t lane, std::int64_t k) { return panel[(k / 4 * kPanelRows + lane) * 4 + k % 4]; }
 
@@ -71,7 +73,7 @@ bool import_codes(const Kernels& kernels, Matrix& m, std::int64_t row, int rows,
 
 const Format& wint8_format() {
   static constexpr Format kFormat{.name = "wint8", .summary = "int8 weights, one FP32 scale per output channel (8.0 bits a weight)", .group = 0, .codes = Codes::kU8,
-                                  .bytes = bytes, .store = store, .dequantize = dequantize, .stored = stored, .export_row = export_row, .import_row = import_row, .import_codes = import_codes};
+                                  .bytes = bytes, .store = store, .store_part = store_part, .dequantize = dequantize, .stored = stored, .export_row = export_row, .import_row = import_row, .import_codes = import_codes};
   return kFormat;
 }
 

@@ -34,13 +34,27 @@ std::uint8_t* steps_of(const Matrix& m, std::int64_t row) {
 }
 
 std::int64_t store(const kernels::Kernels& k, const kernels::SourceRows& source, std::int64_t row, Matrix& m) {
-  return k.lut4->quantize(source, static_cast<int>(row % kPanelRows), panel_of(m, row), steps_of(m, row), exponents_of(m, row));
+  return k.lut4->quantize(source, static_cast<int>(row % kPanelRows), nullptr, panel_of(m, row), steps_of(m, row), exponents_of(m, row));
 }
 
 // Byte j of block b holds k = 8b + j (low nibble) and 8b + 4 + j (high nibble).
 std::uint8_t& byte_at(std::uint8_t* panel, std::int64_t lane, std::int64_t k) { return panel[(k / 8 * kPanelRows + lane) * 4 + k % 4]; }
 
 int nibble_at(std::uint8_t* panel, std::int64_t lane, std::int64_t k) { return (byte_at(panel, lane, k) >> (k % 8 < 4 ? 0 : 4)) & 15; }
+
+void set_nibble(std::uint8_t* panel, std::int64_t lane, std::int64_t k, int nibble) {
+  std::uint8_t& byte = byte_at(panel, lane, k);
+  byte = static_cast<std::uint8_t>(k % 8 < 4 ? (byte & 0xf0) | nibble : (byte & 0x0f) | nibble << 4);
+}
+
+std::int64_t store_part(const kernels::Kernels& k, const kernels::SourceRows& source, const float* absmax, std::int64_t row, Matrix& m) {
+  const std::int64_t bad = k.lut4->quantize(source, static_cast<int>(row % kPanelRows), absmax, panel_of(m, row), steps_of(m, row), exponents_of(m, row));
+  for (std::int64_t lane = row % kPanelRows; lane < row % kPanelRows + source.rows; ++lane) {
+    for (std::int64_t i = 0; i < m.lead; ++i) set_nibble(panel_of(m, row), lane, i, kLut4Zero);
+    for (std::int64_t i = m.inputs; i < source.inputs; ++i) set_nibble(panel_of(m, row), lane, i, kLut4Zero);
+  }
+  return bad;
+}
 
 float step_of(std::uint8_t s) { return static_cast<float>((16 + (s & 15)) << (s >> 4 & 7)) * (s & 128 ? -1.0f : 1.0f); }
 
@@ -89,8 +103,7 @@ Result<void> import_row(Matrix& m, std::int64_t row, std::size_t tensor, DType, 
   for (std::int64_t k = 0; k < groups_of(m.inputs) * kLut4Group; ++k) {
     const int nibble = k < padded_inputs(m.inputs) ? (from[k / 2] >> (k % 2 * 4)) & 15 : kLut4Zero;
     if (k >= m.inputs && nibble != kLut4Zero) return fail(Code::kCorrupt, "row {}: padding past column {} is not the code of zero, {}", row, m.inputs, kLut4Zero);
-    std::uint8_t& byte = byte_at(panel_of(m, row), lane, k);
-    byte = static_cast<std::uint8_t>(k % 8 < 4 ? (byte & 0xf0) | nibble : (byte & 0x0f) | nibble << 4);
+    set_nibble(panel_of(m, row), lane, k, nibble);
   }
   return {};
 }
@@ -113,7 +126,7 @@ bool import_codes(const Kernels& kernels, Matrix& m, std::int64_t row, int rows,
 
 const Format& wlut4_format() {
   static constexpr Format kFormat{.name = "wlut4", .summary = "4-bit codes of 16 uneven values, a searched step per 16 inputs (4.5 bits a weight; the recommended 4-bit format)", .group = 0,
-                                  .codes = Codes::kLut4, .bytes = bytes, .store = store, .dequantize = dequantize, .stored = stored, .export_row = export_row, .import_row = import_row, .import_codes = import_codes};
+                                  .codes = Codes::kLut4, .bytes = bytes, .store = store, .store_part = store_part, .whole_groups = kLut4Group, .dequantize = dequantize, .stored = stored, .export_row = export_row, .import_row = import_row, .import_codes = import_codes};
   return kFormat;
 }
 

@@ -59,7 +59,7 @@ Group search(const float (&w)[16], int exponent) {
   return best;
 }
 
-std::int64_t quantize(const SourceRows& source, int lane, std::uint8_t* codes, std::uint8_t* steps, std::uint8_t* row_exponents) {
+std::int64_t quantize(const SourceRows& source, int lane, const float* absmax, std::uint8_t* codes, std::uint8_t* steps, std::uint8_t* row_exponents) {
   for (int row = 0; row < source.rows; ++row)
     for (std::int64_t k = 0; k < source.inputs; ++k)
       if (!__builtin_isfinite(element(source, row, k))) return row * source.inputs + k;
@@ -67,6 +67,7 @@ std::int64_t quantize(const SourceRows& source, int lane, std::uint8_t* codes, s
   for (int row = 0; row < source.rows; ++row) {
     float most = 0;
     for (std::int64_t k = 0; k < source.inputs; ++k) most = std::fabs(element(source, row, k)) > most ? std::fabs(element(source, row, k)) : most;
+    if (absmax) most = absmax[row];
     int exponent = static_cast<int>(std::bit_cast<std::uint32_t>(most) >> 23) - 127;
     exponent = exponent < -100 ? -100 : exponent > 126 ? 126 : exponent;
     row_exponents[lane + row] = most == 0 ? 0 : static_cast<std::uint8_t>(exponent + 111);
