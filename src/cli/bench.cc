@@ -11,8 +11,10 @@
 #include "cli/command.h"
 #include "cli/common_options.h"
 #include "cli/console.h"
+#include "cli/expert_load.h"
 #include "cli/format.h"
 #include "cli/forward_runner.h"
+#include "cli/html_page.h"
 #include "cli/machine.h"
 #include "cli/traffic.h"
 
@@ -249,10 +251,13 @@ Result<int> run(const Arguments& arguments) {
   for (const auto& [flag, value, least] : {std::tuple("--prompt-tokens", arguments.prompt_tokens, 0), std::tuple("--decode-tokens", arguments.decode_tokens, 0), std::tuple("--context", arguments.context, 0),
                                            std::tuple("--batch", arguments.batch, 1), std::tuple("--repeat", static_cast<std::int64_t>(arguments.repeat), 1)})
     if (value < least || value > (std::int64_t{1} << 31)) return fail(Code::kInvalidArgument, "{} must be at least {}, but is {}", flag, least, value);
+  TRY(check_writable(arguments.model.expert_load));
   const std::string folder = TRY(checkpoint::resolve_model_folder(arguments.model.model));
   std::unique_ptr<engine::OpenedModel> opened;
   const LoadMeasurement load = TRY(measure_load(folder, arguments.model.engine, arguments.repeat, watch, opened));
   TRY(check_sizes(arguments, opened->model->info()));
+  ExpertLoad expert_load(arguments.model);
+  TRY(expert_load.count(*opened));
 
   Roofline roofline = TRY(Roofline::create(*opened));
   roofline.sample_all();
@@ -260,6 +265,7 @@ Result<int> run(const Arguments& arguments) {
   roofline.sample_all();
   const Speed decode = TRY(measure_decode(*opened, arguments, roofline));
   roofline.sample_all();
+  TRY(expert_load.write());
   const OrderedJson json = bench_json(arguments, *opened, load, roofline, prefill, decode);
   print(arguments.json ? json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n" : bench_text(json));
   return kDone;
@@ -275,6 +281,7 @@ Action declare_bench(CLI::App& app) {
   app.add_option("--context", arguments->context, "Tokens in the cache before decode starts")->capture_default_str();
   app.add_option("--batch", arguments->batch, "Sequences that decode together")->capture_default_str();
   app.add_option("--repeat", arguments->repeat, "Loads to measure")->capture_default_str();
+  add_expert_load_argument(app, arguments->model);
   app.add_flag("--json", arguments->json, "One JSON object");
   return [arguments] { return run(*arguments); };
 }

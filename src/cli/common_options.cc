@@ -40,6 +40,9 @@ void add_model_arguments(CLI::App& app, ModelArguments& arguments, bool model_re
   app.add_option("--load-choices", engine.load_choices, "default_v1: stream and quantize in flight; default: all of it in memory, then quantize")->capture_default_str()->group(load);
   app.add_option("--tensor-parallel-size", engine.tensor_parallel_size, "Ranks that share each matrix (inspect alone takes more than 1 so far)")->capture_default_str()->group(load);
   app.add_flag("--enable-expert-parallel", engine.enable_expert_parallel, "Whole experts are spread over the ranks (inspect alone so far)")->group(load);
+  app.add_option("--data-parallel-size", engine.data_parallel_size, "Groups of --tensor-parallel-size ranks, each with its own sequences; experts are spread over all (inspect --eplb alone so far)")->capture_default_str()->group(load);
+  app.add_flag("--enable-eplb", engine.enable_eplb, "Replicas of experts are placed by their loads while the model runs (not yet; inspect --eplb computes placements)")->group(load);
+  app.add_option("--redundant-experts", engine.redundant_experts, "Replicas of experts in each layer, beside one of each (inspect --eplb alone so far)")->capture_default_str()->group(load);
   const std::string run = "Running";
   app.add_option("--compute", engine.compute, "Arithmetic on activations: auto, fp32, bf16, int8")->capture_default_str()->group(run);
   app.add_option("--kv-cache-dtype", engine.kv_cache_dtype, "auto (fp32 with --compute fp32, else bf16), bf16, fp32, float8_e4m3")->capture_default_str()->group(run);
@@ -69,6 +72,15 @@ Result<void> check(const ModelArguments& arguments, bool only_plan) {
   if (engine.tensor_parallel_size > 4096) return fail(Code::kInvalidArgument, "--tensor-parallel-size {} is more than 4096", engine.tensor_parallel_size);
   if (!only_plan && engine.tensor_parallel_size != 1)
     return fail(Code::kUnsupported, "--tensor-parallel-size {} is not supported yet; this version runs in one process (1), inspect shows the plan of more", engine.tensor_parallel_size);
+  TRY(at_least("--data-parallel-size", engine.data_parallel_size, 1));
+  if (engine.data_parallel_size > 4096 / engine.tensor_parallel_size)
+    return fail(Code::kInvalidArgument, "--data-parallel-size {} by --tensor-parallel-size {} are more than 4096 ranks", engine.data_parallel_size, engine.tensor_parallel_size);
+  TRY(at_least("--redundant-experts", engine.redundant_experts, 0));
+  if (engine.redundant_experts > 65536) return fail(Code::kInvalidArgument, "--redundant-experts {} is more than 65536", engine.redundant_experts);
+  if (!only_plan && engine.data_parallel_size != 1)
+    return fail(Code::kUnsupported, "--data-parallel-size {} is not supported yet; this version runs in one process (1)", engine.data_parallel_size);
+  if (!only_plan && (engine.enable_eplb || engine.redundant_experts != 0))
+    return fail(Code::kUnsupported, "--enable-eplb and --redundant-experts are not supported yet; inspect --eplb FILE shows what they would give");
   if (!only_plan && engine.enable_expert_parallel) return fail(Code::kUnsupported, "--enable-expert-parallel is not supported yet; this version runs in one process");
   TRY(at_least("--threads", engine.threads, 0));
   if (engine.threads > 1024) return fail(Code::kInvalidArgument, "--threads {} is more than 1024", engine.threads);

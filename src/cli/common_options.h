@@ -19,6 +19,7 @@ namespace inflight::cli {
 struct ModelArguments {
   std::string model;              // a folder, or a hub id that is in the local cache
   engine::EngineOptions engine;
+  std::string expert_load;        // where the tokens of each expert are written (expert_load.h); "": nowhere
   bool verbose = false;
 };
 

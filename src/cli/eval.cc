@@ -13,6 +13,7 @@
 #include "cli/comparison_page.h"
 #include "cli/console.h"
 #include "cli/divergence.h"
+#include "cli/expert_load.h"
 #include "cli/format.h"
 #include "cli/forward_runner.h"
 #include "cli/html_page.h"
@@ -278,12 +279,9 @@ Result<int> run(const Arguments& arguments) {
     if (ours != theirs) return fail(Code::kInvalidArgument, "the vocabulary has {} rows, the reference's {}: their distributions cannot be compared", ours, theirs);
   }
   const models::ModelInfo& info = model.opened->model->info();
-  std::vector<std::vector<std::int64_t>> expert_tokens;  // [layer][expert]
-  if (arguments.experts) {
-    if (info.experts == 0) return fail(Code::kInvalidArgument, "--experts: {} has no experts", info.architecture);
-    expert_tokens.assign(static_cast<std::size_t>(info.layers), std::vector<std::int64_t>(static_cast<std::size_t>(info.experts)));
-    model.opened->runtime->expert_tokens = &expert_tokens;
-  }
+  if (arguments.experts && info.experts == 0) return fail(Code::kInvalidArgument, "--experts: {} has no experts", info.architecture);
+  ExpertLoad load(arguments.model);
+  TRY(load.count(*model.opened, /*wanted=*/arguments.experts));
   for (std::int64_t i = 0; i < windows * arguments.window; ++i)
     if (ids[static_cast<std::size_t>(i)] >= info.vocabulary)
       return fail(Code::kCorrupt, "the tokenizer gives id {}, but the model's vocabulary has {} rows", ids[static_cast<std::size_t>(i)], info.vocabulary);
@@ -315,15 +313,16 @@ Result<int> run(const Arguments& arguments) {
                             .layers = std::move(sums.layers)};
     if (arguments.report) TRY(write_text_file(*arguments.report, comparison_page(*comparison)));
   }
+  TRY(load.write());
   if (arguments.json) {
     OrderedJson json = {{"nats_per_token", nats}, {"perplexity", std::exp(nats)}, {"windows", windows}};
     if (comparison) json.update(comparison_json(*comparison));
-    if (arguments.experts) json["experts"] = expert_tokens;
+    if (arguments.experts) json["experts"] = load.loads();
     print(json.dump() + "\n");
   } else {
     print(comparison ? comparison_text(*comparison)
                      : fmt::format("{:.6f} nats per token, perplexity {:.4f}, over {} windows of {} tokens\n", nats, std::exp(nats), windows, arguments.window));
-    if (arguments.experts) print(expert_text(expert_tokens));
+    if (arguments.experts) print(expert_text(load.loads()));
   }
   if (arguments.report) note("wrote {}", *arguments.report);
   return kDone;
@@ -345,6 +344,7 @@ Action declare_eval(CLI::App& app) {
   app.add_option("--reference-compute", arguments->reference_compute, "Arithmetic of the reference")->default_str("fp32");
   app.add_option("--report", arguments->report, "Also write a page about the comparison (HTML)");
   app.add_flag("--experts", arguments->experts, "Also how many tokens each expert of each layer got (mixtures of experts)");
+  add_expert_load_argument(app, arguments->model);
   app.add_flag("--json", arguments->json, "One JSON object");
   return [arguments] { return run(*arguments); };
 }

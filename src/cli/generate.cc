@@ -5,7 +5,9 @@
 #include "cli/command.h"
 #include "cli/common_options.h"
 #include "cli/console.h"
+#include "cli/expert_load.h"
 #include "cli/generate_batch.h"
+#include "cli/html_page.h"
 #include "cli/input.h"
 #include "cli/interrupt.h"
 #include "cli/prompts_file.h"
@@ -47,6 +49,8 @@ Result<int> answer_one(const Arguments& arguments, const std::string& folder, co
     return check_prompt_length(request.prompt.size(), arguments.model.engine);
   });
   TextModel model = TRY(open_text_model(arguments.model, loading, arguments.sampling.ignore_generation_config));
+  ExpertLoad load(arguments.model);
+  TRY(load.count(model.engine->model()));
   request.sampling = TRY(api::resolve_sampling(model.defaults, arguments.sampling.fields));
   request.stop_ids = api::ids_of(model.stops);
   note("sampling: {}", api::describe(request.sampling));
@@ -63,6 +67,7 @@ Result<int> answer_one(const Arguments& arguments, const std::string& folder, co
   } else if (!session.text().ends_with('\n')) {
     print("\n");
   }
+  TRY(load.write());
   if (!stats) return std::unexpected(stats.error());
   if (output_closed()) return kDone;  // the reader has seen enough
   Totals totals;
@@ -75,6 +80,7 @@ Result<int> run(const Arguments& arguments) {
   TRY(check_inputs(arguments));
   TRY(check(arguments.model));
   TRY(api::resolve_sampling({}, arguments.sampling.fields));  // ranges, before anything is read
+  TRY(check_writable(arguments.model.expert_load));
   std::vector<NumberedRequest> requests;
   std::string text;
   if (arguments.prompts) requests = TRY(read_prompts_file(*arguments.prompts));
@@ -94,6 +100,7 @@ Action declare_generate(CLI::App& app) {
   app.add_option("--prompts", arguments->prompts, "JSON lines with \"prompt\", \"messages\" or \"ids\", and any sampling field; answers are JSON lines in the same order");
   app.add_flag("--raw", arguments->text.raw, "The prompt is plain text: no chat template, special tokens as the tokenizer adds them");
   app.add_flag("--json", arguments->json, "One JSON object with text, ids, finish_reason and usage instead of streamed text");
+  add_expert_load_argument(app, arguments->model);
   add_template_arguments(app, arguments->text);
   add_sampling_arguments(app, arguments->sampling);
   return [arguments] { return run(*arguments); };

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "cli/console.h"
+#include "cli/expert_load.h"
 #include "cli/interrupt.h"
 #include "cli/text_model.h"
 
@@ -129,6 +130,8 @@ Result<int> answer_batch(const ModelArguments& arguments, const SamplingArgument
   });
   TextModel model = TRY(open_text_model(arguments, loading, sampling.ignore_generation_config));
   note("sampling, where a line does not say otherwise: {}", api::describe(TRY(api::resolve_sampling(model.defaults, sampling.fields))));
+  ExpertLoad load(arguments);
+  TRY(load.count(model.engine->model()));
   Batch batch(model);
   for (std::size_t i = 0; i < requests.size(); ++i) {
     const api::SamplingFields fields = requests[i].request.sampling.over(sampling.fields);
@@ -140,6 +143,7 @@ Result<int> answer_batch(const ModelArguments& arguments, const SamplingArgument
   const InterruptGuard guard;
   const auto start = std::chrono::steady_clock::now();
   batch.run();
+  TRY(load.write());
   if (output_closed()) return kDone;
   note(closing_line(*model.engine, batch.totals(), std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()));
   if (batch.unanswered() > 0) note("interrupted: {} of {} requests were not answered", batch.unanswered(), requests.size());

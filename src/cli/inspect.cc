@@ -1,4 +1,4 @@
-// inflight inspect MODEL [--json]: what loading would do. inflight inspect --supported: what this binary can do.
+// inflight inspect MODEL [--json]: what loading would do. inflight inspect --eplb FILE: the balance of experts' loads. inflight inspect --supported: what this binary can do.
 #include <map>
 #include <memory>
 #include <string>
@@ -9,6 +9,7 @@
 #include "cli/common_options.h"
 #include "cli/console.h"
 #include "cli/format.h"
+#include "cli/inspect_eplb.h"
 #include "cli/supported.h"
 #include "engine/memory_limit.h"
 #include "engine/open_model.h"
@@ -19,6 +20,7 @@ namespace {
 
 struct Arguments {
   ModelArguments model;
+  EplbArguments eplb;
   bool json = false;
   bool supported = false;
   bool names = false;
@@ -188,7 +190,12 @@ Result<int> run(const Arguments& arguments) {
     print(supported_table());
     return kDone;
   }
-  if (arguments.model.model.empty()) return fail(Code::kInvalidArgument, "inspect needs a MODEL, or --supported");
+  if (!arguments.eplb.file.empty()) {
+    if (!arguments.model.model.empty() || arguments.names) return fail(Code::kInvalidArgument, "--eplb shows the balance of a file alone; leave out {}", arguments.names ? "--names" : "MODEL");
+    TRY(check(arguments.model, /*only_plan=*/true));
+    return run_eplb(arguments.eplb, arguments.model.engine, arguments.json);
+  }
+  if (arguments.model.model.empty()) return fail(Code::kInvalidArgument, "inspect needs a MODEL, --supported or --eplb FILE");
   if (arguments.names && arguments.json) return fail(Code::kInvalidArgument, "--names is JSON by itself; leave out --json");
   TRY(check(arguments.model, /*only_plan=*/true));
   const std::string folder = TRY(checkpoint::resolve_model_folder(arguments.model.model));
@@ -210,6 +217,7 @@ Result<int> run(const Arguments& arguments) {
 Action declare_inspect(CLI::App& app) {
   const auto arguments = std::make_shared<Arguments>();
   add_model_arguments(app, arguments->model, /*model_required=*/false);
+  add_eplb_arguments(app, arguments->eplb);
   app.add_flag("--json", arguments->json, "One JSON object");
   app.add_flag("--names", arguments->names, "JSON: each parameter and the checkpoint tensors that fill it, in order");
   app.add_flag("--supported", arguments->supported, "Architectures, formats and instruction sets of this program, as a Markdown table");
