@@ -1,6 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -134,6 +138,48 @@ TEST(ThreadPool, a_region_with_a_first_part_starts_after_it_and_covers_every_ind
           for (std::int64_t i = 0; i < n; ++i) ASSERT_EQ(visits[static_cast<std::size_t>(i)], 1) << threads << " threads, n " << n << ", grain " << grain << ", index " << i;
         }
       }
+}
+
+// What a process may use after take_cpu_share, and how many threads it would start.
+std::pair<cpu_set_t, int> after_share(int share, int shares, int threads) {
+  std::pair<cpu_set_t, int> after{};
+  int pipe[2];
+  if (::pipe(pipe) != 0) return after;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    take_cpu_share(share, shares, threads);
+    after.second = usable_threads();
+    ::sched_getaffinity(0, sizeof after.first, &after.first);
+    ::_exit(::write(pipe[1], &after, sizeof after) == sizeof after ? 0 : 1);
+  }
+  EXPECT_EQ(::read(pipe[0], &after, sizeof after), static_cast<ssize_t>(sizeof after));
+  ::waitpid(child, nullptr, 0);
+  ::close(pipe[0]);
+  ::close(pipe[1]);
+  return after;
+}
+
+TEST(ThreadPool, processes_share_the_cpus_without_sharing_any) {
+  cpu_set_t all;
+  ASSERT_EQ(::sched_getaffinity(::getppid(), sizeof all, &all), 0);  // a pool of an earlier test may have pinned this thread
+  const int cpus = CPU_COUNT(&all);
+  for (const int shares : {2, 3, 2 * cpus}) {
+    cpu_set_t seen;
+    CPU_ZERO(&seen);
+    int sum = 0;
+    for (int share = 0; share < shares; ++share) {
+      const auto [mine, threads] = after_share(share, shares, 0);
+      EXPECT_GE(CPU_COUNT(&mine), 1);
+      EXPECT_GE(threads, 1);
+      EXPECT_LE(threads, CPU_COUNT(&mine));
+      CPU_OR(&seen, &seen, &mine);
+      sum += CPU_COUNT(&mine);
+    }
+    EXPECT_TRUE(CPU_EQUAL(&seen, &all)) << shares;
+    EXPECT_EQ(sum, std::max(cpus, shares)) << "with more processes than CPUs each has one";
+  }
+  const cpu_set_t one = after_share(1, std::max(cpus, 2), 1).first;
+  EXPECT_EQ(CPU_COUNT(&one), 1);
 }
 
 TEST(ThreadPool, wakes_sleeping_workers) {

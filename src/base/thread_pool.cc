@@ -46,18 +46,23 @@ double cgroup_cpus() {
   return best;
 }
 
-// The CPUs that this process may use, as they were before any pool pinned a thread.
-const std::vector<int>& allowed_cpus() {
-  static const std::vector<int> cpus = [] {
+// What this process may use, as it was before any pool pinned a thread.
+struct Allowance {
+  std::vector<int> cpus;
+  double quota = 0;
+};
+
+Allowance& allowance() {
+  static Allowance allowed = [] {
+    Allowance found{{}, cgroup_cpus()};
     cpu_set_t set;
     CPU_ZERO(&set);
-    std::vector<int> found;
     if (::sched_getaffinity(0, sizeof set, &set) == 0)
       for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
-        if (CPU_ISSET(cpu, &set)) found.push_back(cpu);
+        if (CPU_ISSET(cpu, &set)) found.cpus.push_back(cpu);
     return found;
   }();
-  return cpus;
+  return allowed;
 }
 
 void pin(int cpu) {
@@ -70,12 +75,26 @@ void pin(int cpu) {
 }  // namespace
 
 int usable_threads() {
-  const double affinity = static_cast<double>(std::max<std::size_t>(allowed_cpus().size(), 1));
-  return std::max(1, static_cast<int>(std::floor(std::min(affinity, cgroup_cpus()))));
+  const double affinity = static_cast<double>(std::max<std::size_t>(allowance().cpus.size(), 1));
+  return std::max(1, static_cast<int>(std::floor(std::min(affinity, allowance().quota))));
+}
+
+void take_cpu_share(int share, int shares, int threads) {
+  Allowance& allowed = allowance();
+  const auto cpus = static_cast<int>(allowed.cpus.size());
+  if (shares <= 1 || cpus == 0 || threads * shares > cpus) return;
+  const int begin = threads > 0 ? share * threads : cpus * share / shares;
+  const int end = threads > 0 ? begin + threads : std::max(begin + 1, cpus * (share + 1) / shares);
+  allowed.cpus = std::vector<int>(allowed.cpus.begin() + begin, allowed.cpus.begin() + end);
+  allowed.quota /= shares;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int cpu : allowed.cpus) CPU_SET(cpu, &set);
+  (void)::sched_setaffinity(0, sizeof set, &set);
 }
 
 ThreadPool::ThreadPool(int threads) : threads_(std::max(1, threads)), parts_(std::make_unique<Part[]>(static_cast<std::size_t>(threads_))) {
-  const std::vector<int>& cpus = allowed_cpus();
+  const std::vector<int>& cpus = allowance().cpus;
   // One thread a CPU, the caller included, but only when every CPU gets one: with fewer threads than CPUs a second process would
   // pin its own to the same few.
   const bool pinned = threads_ > 1 && static_cast<int>(cpus.size()) == threads_;

@@ -17,6 +17,10 @@ namespace inflight {
 // Threads worth starting: min(CPUs in the affinity mask, floor of the cgroup CPU quota), at least 1.
 int usable_threads();
 
+// This process is the `share`-th of `shares` alike on this host: from now on its CPUs are its part of those that all of them may use (at least one), and so is
+// its part of the quota. With `threads` above 0: so many CPUs each; where there are not enough, nothing is dealt out. Before the first pool.
+void take_cpu_share(int share, int shares, int threads = 0);
+
 class ThreadPool {
  public:
   explicit ThreadPool(int threads);
