@@ -1,0 +1,36 @@
+// How tokens travel to the ranks that hold their experts, and what these give back, where ranks have tokens of their own (data-parallel attention).
+// Two ways with the same sums: tokens go to the ranks that are asked for (all-to-all), or all tokens go to all ranks, which then share out the sums
+// (all-gather and reduce-scatter): fewer calls, but more bytes.
+#pragma once
+#include <cstdint>
+#include <functional>
+
+#include "nn/runtime.h"
+
+namespace inflight::nn {
+
+// Tokens, and the physical experts (params::ExpertPlacement) that each goes to. Everything belongs to the workspace.
+struct ExpertTokens {
+  const float* x = nullptr;              // [tokens, ldx]
+  std::int64_t ldx = 0;
+  std::int64_t tokens = 0;
+  const std::int32_t* chosen = nullptr;  // [tokens, top_k]; -1: that choice is another rank's
+  const float* weights = nullptr;        // [tokens, top_k]
+};
+
+// Adds what this rank's experts give to y [tokens, ldy].
+using ComputeExperts = std::function<void(const ExpertTokens& tokens, float* y, std::int64_t ldy)>;
+
+struct ExchangeSizes {
+  std::int64_t hidden = 0;
+  std::int64_t top_k = 0;
+  std::int64_t rank_experts = 0;  // physical experts of a rank: rank r has [r * rank_experts, (r + 1) * rank_experts)
+};
+
+// A collective of rt.expert_ranks: y [tokens, ldy] of `mine` gets what all its experts give, added rank after rank. A rank may have no tokens.
+// After a failure of the group y is unspecified.
+void exchange_all_to_all(Runtime& rt, const ExchangeSizes& sizes, const ExpertTokens& mine, const ComputeExperts& compute, float* y, std::int64_t ldy);
+// most: the tokens of the rank that has most; the same number on all ranks.
+void exchange_all_gather(Runtime& rt, const ExchangeSizes& sizes, const ExpertTokens& mine, std::int64_t most, const ComputeExperts& compute, float* y, std::int64_t ldy);
+
+}  // namespace inflight::nn
