@@ -5,7 +5,7 @@
 //     if (auto error = comm.error()) return std::unexpected(*error);
 //
 // Collectives return nothing: after a failure anywhere they return at once on every rank with unspecified results, and error() says which rank failed and why.
-// One thread at a time may call the collectives of a Comm; state(), fail() and error() any thread.
+// One thread at a time may call the collectives of a Comm; state(), tick(), fail() and error() any thread.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +18,14 @@
 
 namespace inflight::comm {
 
-// What this rank has sent to others, counted per collective as an ideal ring or exchange would need it: the formulas of docs/scaling.md.
+// What this rank has sent to others, counted per collective as an ideal ring or exchange of n ranks needs it, wherever the bytes really went:
+//     collective           bytes                             messages
+//     all_reduce           2 (n - 1) / n x vector            2 (n - 1)
+//     reduce_scatter_sum   (n - 1) / n x vector              n - 1
+//     all_gather           (n - 1) x own part                n - 1
+//     all_to_all           what goes to other ranks          ranks it goes to
+//     broadcast            (n - 1) x bytes at the root, else 0; messages likewise
+//     barrier              0                                 0
 struct Traffic {
   std::int64_t collectives = 0;
   std::int64_t messages = 0;
@@ -46,8 +53,11 @@ class Comm {
   // The ranks that give the same color, in the order of this group. A collective. nullptr after a failure. The new group fails with this one.
   virtual std::unique_ptr<Comm> split(int color) = 0;
 
-  // What this rank does now, a literal or other string that lives on: it is what others are told when the rank dies or hangs. Cheap.
-  virtual void state(const char* what) = 0;
+  // What this rank does now: what others are told when it dies or hangs. Cheap. The text is copied (95 bytes of it); each # is replaced by the next number:
+  // state("step #, layer #", 17, 3). Shared with the groups split from this one.
+  virtual void state(const char* what, std::int64_t first = 0, std::int64_t second = 0) = 0;
+  // A sign of life from long work between collectives; state() is one too.
+  virtual void tick() = 0;
   // This rank cannot go on: the group fails with its error, unless it has failed already.
   virtual void fail(Error error) = 0;
   virtual std::optional<Error> error() const = 0;
