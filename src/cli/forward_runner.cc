@@ -1,10 +1,10 @@
 #include "cli/forward_runner.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "engine/kv_plan.h"
+#include "engine/ranks.h"
 
 namespace inflight::cli {
 Result<ForwardRunner> ForwardRunner::create(engine::OpenedModel& opened, const engine::EngineOptions& options, std::int64_t sequences, std::int64_t tokens) {
@@ -12,13 +12,19 @@ Result<ForwardRunner> ForwardRunner::create(engine::OpenedModel& opened, const e
   runner.opened_ = &opened;
   runner.blocks_per_sequence_ = std::max<std::int64_t>(1, (tokens + options.block_size - 1) / options.block_size);
   const std::int64_t blocks = runner.blocks_per_sequence_ * sequences;
-  runner.cache_ = std::make_unique<nn::KvCache>(TRY(nn::KvCache::create(TRY(engine::kv_shape(opened.model->info(), options)), blocks)));
+  runner.cache_ = TRY(engine::create_cache(opened, TRY(engine::kv_shape(opened.model->info(), options)), blocks));
   runner.table_.resize(static_cast<std::size_t>(blocks));
   std::iota(runner.table_.begin(), runner.table_.end(), 0);
   return runner;
 }
 
-void ForwardRunner::forward(const Chunk& chunk) {
+Result<void> ForwardRunner::run(const nn::Step& step) {
+  opened_->model->forward(step, *opened_->runtime);
+  if (auto error = engine::failure(*opened_)) return std::unexpected(*std::move(error));
+  return {};
+}
+
+Result<void> ForwardRunner::forward(const Chunk& chunk) {
   const auto count = static_cast<std::int64_t>(chunk.ids.size());
   positions_.resize(chunk.ids.size());
   std::iota(positions_.begin(), positions_.end(), static_cast<std::int32_t>(chunk.position));
@@ -34,10 +40,10 @@ void ForwardRunner::forward(const Chunk& chunk) {
                       .cache = cache_.get(),
                       .logits = chunk.logits,
                       .hidden = chunk.hidden};
-  opened_->model->forward(step, *opened_->runtime);
+  return run(step);
 }
 
-void ForwardRunner::decode(std::span<const std::int32_t> ids, std::int64_t position, float* logits) {
+Result<void> ForwardRunner::decode(std::span<const std::int32_t> ids, std::int64_t position, float* logits) {
   const auto count = static_cast<std::int64_t>(ids.size());
   positions_.assign(ids.size(), static_cast<std::int32_t>(position));
   rows_.resize(ids.size());
@@ -45,25 +51,11 @@ void ForwardRunner::decode(std::span<const std::int32_t> ids, std::int64_t posit
   std::vector<nn::Span> spans;
   for (std::int64_t i = 0; i < count; ++i) spans.push_back({.first = i, .count = 1, .block_table = table_.data() + i * blocks_per_sequence_});
   const nn::Step step{.ids = ids, .positions = positions_, .spans = spans, .decode_tokens = count, .logit_rows = rows_, .cache = cache_.get(), .logits = logits};
-  opened_->model->forward(step, *opened_->runtime);
+  return run(step);
 }
 
 void ForwardRunner::repeat_cache(std::int64_t filled, std::int64_t upto) {
-  const nn::KvShape& shape = cache_->shape();
-  const std::int64_t whole = filled / shape.block_size;  // only full blocks are copied; a partial first block is copied as it is
-  const std::int64_t source_blocks = std::max<std::int64_t>(whole, 1);
-  const std::int64_t needed = (upto + shape.block_size - 1) / shape.block_size;
-  const auto sequences = static_cast<std::int64_t>(table_.size()) / blocks_per_sequence_;
-  const auto bytes = static_cast<std::size_t>(shape.head_bytes());
-  for (std::int64_t layer = 0; layer < shape.layers; ++layer)
-    for (std::int64_t head = 0; head < shape.kv_heads; ++head)
-      for (std::byte* base : {cache_->keys(layer, head), shape.latent ? cache_->keys(layer, head) : cache_->values(layer, head)})
-        for (std::int64_t sequence = 0; sequence < sequences; ++sequence)
-          for (std::int64_t block = 0; block < needed; ++block) {
-            if (sequence == 0 && block < source_blocks) continue;
-            const std::int64_t target = sequence * blocks_per_sequence_ + block;
-            std::memcpy(base + target * cache_->block_stride(), base + block % source_blocks * cache_->block_stride(), bytes);
-          }
+  engine::repeat_cache(*opened_, *cache_, static_cast<std::int64_t>(table_.size()) / blocks_per_sequence_, blocks_per_sequence_, filled, upto);
 }
 
 Result<void> check_ids(std::span<const std::int32_t> ids, const models::ModelInfo& info) {

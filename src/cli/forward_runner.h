@@ -33,10 +33,11 @@ class ForwardRunner {
     float* logits = nullptr;            // [T - logits_from, logits_stride()]; nullptr: none
     float* hidden = nullptr;            // nullptr, or [layers + 1, T, H]
   };
-  void forward(const Chunk& chunk);
+  // An error: a rank of several failed.
+  Result<void> forward(const Chunk& chunk);
 
   // One decode token of each of the first ids.size() sequences, all at `position`. logits: [ids.size(), logits_stride()].
-  void decode(std::span<const std::int32_t> ids, std::int64_t position, float* logits);
+  Result<void> decode(std::span<const std::int32_t> ids, std::int64_t position, float* logits);
 
   // Copies the cache content of sequence 0's tokens [0, filled) over and over up to token `upto` of every sequence.
   // For speed measurements, where the numbers in the cache do not matter but their being there does. `filled` > 0.
@@ -47,8 +48,9 @@ class ForwardRunner {
 
  private:
   ForwardRunner() = default;
+  Result<void> run(const nn::Step& step);
   engine::OpenedModel* opened_ = nullptr;
-  std::unique_ptr<nn::KvCache> cache_;
+  std::shared_ptr<nn::KvCache> cache_;
   std::int64_t blocks_per_sequence_ = 0;
   std::vector<std::int32_t> table_;  // block ids, [sequences][blocks_per_sequence_]
   std::vector<std::int32_t> positions_, rows_;

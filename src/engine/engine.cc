@@ -9,6 +9,7 @@
 #include "engine/batch.h"
 #include "engine/kv_plan.h"
 #include "engine/memory_limit.h"
+#include "engine/ranks.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "nn/kv_cache.h"
@@ -38,7 +39,7 @@ Result<void> check_ids(std::string_view what, const std::vector<std::int32_t>& i
 }  // namespace
 
 struct Engine::State {
-  State(std::unique_ptr<OpenedModel> opened_model, KvPlan kv_plan, nn::KvCache kv_cache, Buffer logits_memory, const SchedulerLimits& scheduler_limits)
+  State(std::unique_ptr<OpenedModel> opened_model, KvPlan kv_plan, std::shared_ptr<nn::KvCache> kv_cache, Buffer logits_memory, const SchedulerLimits& scheduler_limits)
       : opened(std::move(opened_model)),
         plan(std::move(kv_plan)),
         cache(std::move(kv_cache)),
@@ -52,11 +53,12 @@ struct Engine::State {
   void sample_tokens(std::span<Sequence* const> sampled);
   void accept(Sequence& sequence, std::int32_t token, std::vector<Event>& events);
   void finish(Sequence& sequence);
+  void end_all(const std::string& error, std::vector<Event>& events);
 
   std::unique_ptr<OpenedModel> opened;
   KvPlan plan;
   EngineLimits limits;
-  nn::KvCache cache;
+  std::shared_ptr<nn::KvCache> cache;
   Buffer logits;  // [max_num_seqs, logits_stride] f32, resident as far as it was used
   BlockPool pool;
   Scheduler scheduler;
@@ -77,9 +79,9 @@ Engine::~Engine() = default;
 
 Result<std::unique_ptr<Engine>> Engine::create(std::unique_ptr<OpenedModel> model, const EngineOptions& options) {
   MemoryLimit available;
-  if (options.kv_cache_bytes == 0) available = TRY(available_memory());
+  if (options.kv_cache_bytes == 0) available = TRY(memory_for_cache(*model));
   KvPlan plan = TRY(plan_kv(model->model->info(), options, available));
-  nn::KvCache cache = TRY(nn::KvCache::create(plan.shape, plan.blocks));
+  auto cache = TRY(create_cache(*model, plan.shape, plan.blocks));
   const std::int64_t rows = std::min(options.max_num_seqs, options.max_num_batched_tokens);
   Buffer logits = TRY(Buffer::map(static_cast<std::size_t>(rows * model->model->logits_stride()) * sizeof(float)));
   std::unique_ptr<Engine> engine(new Engine);
@@ -90,6 +92,7 @@ Result<std::unique_ptr<Engine>> Engine::create(std::unique_ptr<OpenedModel> mode
 
 Result<RequestId> Engine::submit(Request request) {
   State& state = *state_;
+  if (auto error = failure(*state.opened)) return std::unexpected(*std::move(error));
   const std::int64_t vocabulary = state.opened->model->info().vocabulary, limit = state.limits.max_model_len;
   const auto prompt_tokens = static_cast<std::int64_t>(request.prompt.size());
   TRY(validate(request.sampling));
@@ -141,7 +144,7 @@ std::vector<Event> Engine::step() {
     if (chunk.sequence->first_step == Sequence::Clock::time_point{}) chunk.sequence->first_step = start;
   state.batch.build(chunks);
   nn::Step& step = state.batch.step();
-  step.cache = &state.cache;
+  step.cache = state.cache.get();
   step.logits = reinterpret_cast<float*>(state.logits.data());
   try {
     state.opened->model->forward(step, *state.opened->runtime);
@@ -150,6 +153,10 @@ std::vector<Event> Engine::step() {
       events.push_back({.request = chunk.sequence->id, .token = {}, .finish = FinishReason::kError, .error = fmt::format("the step ran out of memory: {}", error.what())});
       state.finish(*chunk.sequence);
     }
+    return events;
+  }
+  if (const auto error = failure(*state.opened)) {  // no later step can succeed either: every request ends
+    state.end_all(error->message, events);
     return events;
   }
   for (const Chunk& chunk : chunks) chunk.sequence->computed += chunk.count;
@@ -210,6 +217,16 @@ void Engine::State::accept(Sequence& sequence, std::int32_t token, std::vector<E
   if (events.back().finish != FinishReason::kNone) finish(sequence);
 }
 
+void Engine::State::end_all(const std::string& error, std::vector<Event>& events) {
+  std::vector<RequestId> ids;
+  for (const auto& [id, sequence] : sequences) ids.push_back(id);
+  std::ranges::sort(ids);
+  for (const RequestId id : ids) {
+    events.push_back({.request = id, .token = {}, .finish = FinishReason::kError, .error = error});
+    finish(*sequences.at(id));
+  }
+}
+
 void Engine::State::finish(Sequence& sequence) {
   scheduler.remove(sequence);
   finished.emplace(sequence.id, sequence.stats);
@@ -232,6 +249,7 @@ Result<std::int64_t> Engine::update_weights(const TensorStream& next) {
   State& state = *state_;
   if (!state.paused) return fail(Code::kInvalidArgument, "weights can only be updated while the engine is paused; call pause() first");
   OpenedModel& opened = *state.opened;
+  if (opened.ranks) return fail(Code::kUnsupported, "weights of a model that runs on {} ranks cannot be updated; open it anew", opened.ranks->size());
   const auto update = TRY(loader::Update::begin(opened.table, opened.plan, *opened.runtime->kernels, *opened.pool));
   for (auto tensor = TRY(next()); tensor; tensor = TRY(next())) TRY(update->add(*tensor));
   TRY(update->apply(opened.store));

@@ -27,7 +27,8 @@ struct EngineLimits {
 
 class Engine {
  public:
-  // Sizes the KV cache from free memory and the cgroup limit (never the config's maximum) and allocates it lazily.
+  // Sizes the KV cache from free memory and the cgroup limit (never the config's maximum) and allocates it lazily. Of several ranks rank 0 alone has an engine; when
+  // one of them fails, all requests end with an error event that says which and why, and submit() refuses more.
   static Result<std::unique_ptr<Engine>> create(std::unique_ptr<OpenedModel> model, const EngineOptions& options);
   ~Engine();
 
@@ -49,7 +50,7 @@ class Engine {
   // New weights from a trainer, under the checkpoint's names and as plain numbers, quantized in flight as at loading (loader/update.h). `next` gives tensors in
   // any order, nullopt at the end; a part of them will do where each parameter that is touched has all of its own. All or nothing: after an error the old weights
   // serve on. Returns the version: 0 is what was loaded, each update adds one. Requests in progress go on from the tokens they have, recomputed.
-  // Needs memory for the touched parameters again. kInvalidArgument: the engine is not paused, or as Update says.
+  // Needs memory for the touched parameters again. kInvalidArgument: the engine is not paused, or as Update says. kUnsupported: a model on several ranks.
   using TensorStream = std::function<Result<std::optional<loader::NamedTensor>>()>;
   Result<std::int64_t> update_weights(const TensorStream& next);
   std::int64_t weights_version() const;

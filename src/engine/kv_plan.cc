@@ -33,7 +33,8 @@ std::int64_t workspace_estimate(const models::ModelInfo& info, const EngineOptio
   // intermediate size of up to 6 H (18 H); the same again for a quantized copy of the widest input (6 H).
   // Latent attention: q and the heads' values, twice each.
   const std::int64_t token = 28 * info.hidden + (info.value_dim > 0 ? 4 * info.heads * info.query_dim : (2 * info.heads + 2 * info.kv_heads) * info.head_dim);
-  const std::int64_t logits = options.max_num_seqs * (info.vocabulary + 15) / 16 * 16;
+  // Ranks gather their parts of the logits in two more buffers.
+  const std::int64_t logits = (info.topology.tp_size > 1 ? 3 : 1) * options.max_num_seqs * (info.vocabulary + 15) / 16 * 16;
   const std::int64_t latent_space = info.value_dim > 0 ? nn::LatentAttention::workspace_floats(info.heads, info.head_dim, info.value_dim) : 0;
   return 4 * (options.max_num_batched_tokens * token + logits + latent_space) + (std::int64_t{64} << 20);
 }

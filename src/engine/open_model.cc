@@ -8,9 +8,11 @@
 #include "checkpoint/checkpoint.h"
 #include "engine/fp8.h"
 #include "engine/memory_limit.h"
+#include "engine/ranks.h"
 #include "kernels/dispatch.h"
 #include "loader/load.h"
 #include "models/registry.h"
+#include "params/partition.h"
 
 namespace inflight::engine {
 namespace {
@@ -66,7 +68,7 @@ struct Prepared {
   loader::LoadPlan plan;
 };
 
-Result<Prepared> prepare(const std::string& folder, const EngineOptions& options, params::ParamTable& table, const quant::ParamStore* store) {
+Result<Prepared> prepare(const std::string& folder, const EngineOptions& options, const params::Topology& topology, int default_threads, params::ParamTable& table, const quant::ParamStore* store) {
   Checkpoint checkpoint = TRY(Checkpoint::open(folder));
   const JsonView config{&checkpoint.config(), checkpoint.config_path()};
   quant::FormatPolicy policy = TRY(quant::make_policy(options.quantization, options.lm_head, options.quantization_overrides));
@@ -75,15 +77,16 @@ Result<Prepared> prepare(const std::string& folder, const EngineOptions& options
   const bool redundant_head = TRY(has_redundant_head(checkpoint, config));
   const loader::Forms forms = TRY(loader::Forms::of(checkpoint));
   const nn::Declarations declarations{&table, store, [&](std::string_view name) { return (!redundant_head || name != models::kHeadTensor) && forms.has(name); },
-                                      [&](std::string_view name) { return checkpoint.find(name)->info.shape; }};
+                                      [&](std::string_view name) { return checkpoint.find(name)->info.shape; }, /*transposed=*/false, topology};
   auto model = TRY(models::build_model(config, declarations));
+  TRY(params::check_ranks(table, topology));
   policy.settle(table);
   TRY(check_stored(checkpoint, config, table, policy, options));
   if (redundant_head) table.ignored.push_back({std::string(models::kHeadTensor), "equal to the embedding table that it is tied to"});
   const kernels::Kernels* chosen = TRY(kernels::choose());
   if (options.threads < 0 || options.threads > 1024) return fail(Code::kInvalidArgument, "--threads {}: must be 1 to 1024, or 0 for all usable CPUs", options.threads);
-  auto pool = std::make_unique<ThreadPool>(options.threads > 0 ? options.threads : usable_threads());
-  auto plan = TRY(loader::plan_load(checkpoint, table, {}, policy, pool->threads()));
+  auto pool = std::make_unique<ThreadPool>(options.threads > 0 ? options.threads : default_threads);
+  auto plan = TRY(loader::plan_load(checkpoint, table, topology, policy, pool->threads()));
   return Prepared{std::move(checkpoint), chosen, std::move(pool), std::move(model), std::move(policy), std::move(plan)};
 }
 
@@ -110,7 +113,7 @@ Result<bool> streaming_road(const EngineOptions& options) {
 
 Result<ModelPlan> plan_model(const std::string& folder, const EngineOptions& options) {
   ModelPlan plan;
-  Prepared prepared = TRY(prepare(folder, options, plan.table, nullptr));
+  Prepared prepared = TRY(prepare(folder, options, {}, usable_threads(), plan.table, nullptr));
   plan.folder = folder;
   plan.config = prepared.checkpoint.config();
   plan.info = prepared.model->info();
@@ -138,12 +141,44 @@ Result<DType> kv_cache_dtype(const EngineOptions& options) {
   return fail(Code::kInvalidArgument, "unknown --kv-cache-dtype \"{}\"; {}", options.kv_cache_dtype, known_names_hint(options.kv_cache_dtype, kKnown));
 }
 
-Result<std::unique_ptr<OpenedModel>> open_model(const std::string& folder, const EngineOptions& options, const LoadProgress& progress, std::shared_ptr<comm::Comm> ranks) {
-  (void)ranks;
+namespace {
+
+Result<params::Topology> topology_of(const EngineOptions& options, const comm::Comm* ranks) {
+  const int size = ranks ? ranks->size() : 1, rank = ranks ? ranks->rank() : 0;
+  for (const auto& [flag, value] : {std::pair("--tensor-parallel-size", options.tensor_parallel_size), std::pair("--data-parallel-size", options.data_parallel_size)})
+    if (value < 1) return fail(Code::kInvalidArgument, "{} {}: must be at least 1", flag, value);
+  if (options.data_parallel_size != 1) return fail(Code::kUnsupported, "--data-parallel-size {} is not supported yet; all ranks work on the same sequences (1)", options.data_parallel_size);
+  if (std::int64_t{options.tensor_parallel_size} * options.data_parallel_size != size)
+    return fail(Code::kInvalidArgument, "--tensor-parallel-size {} needs {} rank{}, but {} {} running; start as many (mpirun -n {} ...)", options.tensor_parallel_size, options.tensor_parallel_size,
+                options.tensor_parallel_size == 1 ? "" : "s", size, size == 1 ? "is" : "are", options.tensor_parallel_size);
+  const bool experts_apart = options.enable_expert_parallel;
+  return params::Topology{.tp_rank = rank, .tp_size = size, .ep_rank = experts_apart ? rank : 0, .ep_size = experts_apart ? size : 1};
+}
+
+// Ranks that were started on other folders, or with other options, would compute nonsense together.
+Result<void> check_same(comm::Comm* ranks, const Prepared& prepared, const params::ParamTable& table, const EngineOptions& options) {
+  if (!ranks) return {};
+  std::string all = fmt::format("{} {} {} {}", prepared.checkpoint.config().dump(), options.compute, options.kv_cache_dtype, options.fp8_sdpa);
+  for (std::size_t i = 0; i < table.rows.size(); ++i) {
+    const quant::Format* format = prepared.plan.params.slots[i].format;
+    all += fmt::format("{} {} {} {}\n", table.rows[i].full_name(), table.rows[i].outputs(), table.rows[i].inputs, format ? format->name : "vector");
+  }
+  const std::uint64_t mine = std::hash<std::string>{}(all);
+  std::vector<std::uint64_t> hashes(static_cast<std::size_t>(ranks->size()));
+  ranks->all_gather(&mine, sizeof mine, hashes.data());
+  if (ranks->error() || hashes[0] == mine) return {};
+  return fail(Code::kInvalidArgument, "this rank opened another model than rank 0, or with other options: the parameters, their formats or config.json differ; give all ranks the same folder and options");
+}
+
+Result<std::unique_ptr<OpenedModel>> open_rank(const std::string& folder, const EngineOptions& options, const LoadProgress& progress, const std::shared_ptr<comm::Comm>& group) {
   auto opened = std::make_unique<OpenedModel>();
+  comm::Comm* ranks = group.get();
   const bool streaming = TRY(streaming_road(options));
-  if (options.tensor_parallel_size != 1) return fail(Code::kUnsupported, "a model cannot be opened over {} ranks yet; `inspect` shows their plan", options.tensor_parallel_size);
-  Prepared prepared = TRY(prepare(folder, options, opened->table, &opened->store));
+  const params::Topology topology = TRY(topology_of(options, ranks));
+  int threads = usable_threads();
+  if (ranks) threads = std::max(1, threads / std::max(neighbours(*ranks).same_cpus, 1));
+  Prepared prepared = TRY(prepare(folder, options, topology, threads, opened->table, &opened->store));
+  TRY(check_same(ranks, prepared, opened->table, options));
   const quant::ComputePolicy compute = TRY(quant::make_compute_policy(options.compute, prepared.kernels->isa));
   TRY(kv_cache_dtype(options));  // refused before minutes of loading
 
@@ -154,15 +189,17 @@ Result<std::unique_ptr<OpenedModel>> open_model(const std::string& folder, const
     opened->generation_config = std::make_unique<Json>(std::move(*generation));
   }
 
-  const std::int64_t needed = prepared.plan.params.weight_bytes + (streaming ? prepared.plan.staging_bytes : prepared.plan.source_bytes);
+  const std::int64_t weights = prepared.plan.params.weight_bytes, loading = streaming ? prepared.plan.staging_bytes : prepared.plan.source_bytes;
+  const std::int64_t needed = ranks ? sum_on_host(*ranks, weights + loading) : weights + loading;
   const MemoryLimit limit = TRY(available_memory());
+  if (ranks && ranks->error()) return std::unexpected(*ranks->error());
   if (needed > limit.bytes)
-    return fail(Code::kExhausted, "{} does not fit in memory: {} of weights and {} while loading are needed, {} are available ({}){}", folder,
-                format_bytes(prepared.plan.params.weight_bytes), format_bytes(needed - prepared.plan.params.weight_bytes), format_bytes(limit.bytes), limit.source,
+    return fail(Code::kExhausted, "{} does not fit in memory: {} of weights and {} while loading are needed{}, {} are available ({}){}", folder, format_bytes(weights), format_bytes(loading),
+                needed > weights + loading ? fmt::format(", {} by all ranks of this host", format_bytes(needed)) : "", format_bytes(limit.bytes), limit.source,
                 options.quantization.empty() ? "; try --quantization wint8 or wint4-g128" : streaming ? "; try a smaller format" : "; try --load-choices default_v1");
 
   TRY(opened->store.allocate(prepared.plan.params));
-  const loader::LoadContext context{prepared.checkpoint, prepared.plan, opened->table, *prepared.kernels, *prepared.pool, opened->store};
+  const loader::LoadContext context{prepared.checkpoint, prepared.plan, opened->table, *prepared.kernels, *prepared.pool, opened->store, ranks};
   opened->report = TRY(streaming ? loader::load_streaming(context, progress) : loader::load_whole(context, progress));
 
   limit_codes(options, opened->store, opened->table.rows.size(), opened->notes);
@@ -183,6 +220,23 @@ Result<std::unique_ptr<OpenedModel>> open_model(const std::string& folder, const
   opened->runtime->attention_scales = TRY(attention_scales(opened->table, options, opened->model->info().layers, scales.scales, opened->notes));
   opened->runtime->fp8_bound = scales.bound;
   opened->runtime->fp8_attention = options.fp8_sdpa;
+  opened->ranks = group;
+  opened->topology = topology;
+  opened->runtime->tensor_ranks = ranks;
+  return opened;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<OpenedModel>> open_model(const std::string& folder, const EngineOptions& options, const LoadProgress& progress, std::shared_ptr<comm::Comm> ranks) {
+  if (ranks && ranks->size() == 1) ranks.reset();
+  if (!ranks) return open_rank(folder, options, progress, nullptr);
+  ranks->state("opens the model");
+  auto opened = open_rank(folder, options, progress, ranks);
+  if (!opened) ranks->fail(opened.error());
+  ranks->barrier();  // all of them are ready, or none
+  if (auto error = ranks->error()) return std::unexpected(*std::move(error));
+  join(**opened);
   return opened;
 }
 

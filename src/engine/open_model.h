@@ -17,6 +17,8 @@
 
 namespace inflight::engine {
 
+class Leader;
+
 // A model whose weights are in memory, ready for forward(). The KV cache is not part of it.
 struct OpenedModel {
   std::string folder;
@@ -32,6 +34,8 @@ struct OpenedModel {
   std::unique_ptr<nn::Runtime> runtime;         // kernels, pool, arithmetic, workspace: what forward() needs
   std::shared_ptr<comm::Comm> ranks;            // nullptr: one rank
   params::Topology topology;                    // of this rank
+  std::int32_t number = 0;                      // which of rank 0's models this is, the same on all ranks
+  std::shared_ptr<Leader> leader;               // on rank 0 of several: what forward() and KV caches tell the others through
   loader::LoadReport report;
   std::vector<std::string> notes;               // beside those of the model
 };

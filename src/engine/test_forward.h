@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "engine/open_model.h"
+#include "engine/ranks.h"
 
 namespace inflight::engine {
 
@@ -23,8 +24,8 @@ inline ForwardResult forward_once(OpenedModel& opened, const std::vector<std::in
   const models::ModelInfo& info = opened.model->info();
   const auto tokens = static_cast<std::int64_t>(ids.size());
   const nn::KvShape shape = info.kv_shape(16, options.kv_dtype);
-  nn::KvCache cache = nn::KvCache::create(shape, (tokens + 15) / 16).value();
-  std::vector<std::int32_t> positions(ids.size()), blocks(static_cast<std::size_t>(cache.blocks())), rows;
+  const auto cache = create_cache(opened, shape, (tokens + 15) / 16).value();
+  std::vector<std::int32_t> positions(ids.size()), blocks(static_cast<std::size_t>(cache->blocks())), rows;
   std::iota(positions.begin(), positions.end(), 0);
   std::iota(blocks.rbegin(), blocks.rend(), 0);  // backwards: a block table that is not the identity
   for (std::int64_t t = options.last_only ? tokens - 1 : 0; t < tokens; ++t) rows.push_back(static_cast<std::int32_t>(t));
@@ -33,7 +34,7 @@ inline ForwardResult forward_once(OpenedModel& opened, const std::vector<std::in
   result.logits.resize(rows.size() * static_cast<std::size_t>(opened.model->logits_stride()));
   if (options.hidden) result.hidden.resize(static_cast<std::size_t>((info.layers + 1) * tokens * info.hidden));
   opened.model->forward({.ids = ids, .positions = positions, .spans = {&span, 1}, .decode_tokens = options.decode ? tokens : 0, .logit_rows = rows,
-                         .cache = &cache, .logits = result.logits.data(), .hidden = options.hidden ? result.hidden.data() : nullptr},
+                         .cache = cache.get(), .logits = result.logits.data(), .hidden = options.hidden ? result.hidden.data() : nullptr},
                         *opened.runtime);
   return result;
 }

@@ -127,7 +127,7 @@ Decoder::Decoder(std::string architecture, DecoderConfig config, const nn::Decla
   info_ = {.architecture = std::move(architecture), .layers = config_.layers, .hidden = config_.attention.hidden, .vocabulary = config_.vocabulary,
            .heads = config_.attention.heads, .kv_heads = config_.attention.kv_heads, .head_dim = config_.attention.head_dim,
            .experts = config_.sparse_layers.empty() ? 0 : config_.sparse.routing.experts, .experts_per_token = config_.sparse_layers.empty() ? 0 : config_.sparse.routing.top_k,
-           .max_positions = config_.rope.max_positions(), .notes = config_.notes};
+           .topology = declarations.topology, .max_positions = config_.rope.max_positions(), .notes = config_.notes};
   if (config_.latent.rank > 0) {
     info_.kv_heads = 1;
     info_.head_dim = config_.latent.row_dim();

@@ -45,12 +45,15 @@ RopeTable rope_table(const Step& step, const Rope& rope, Runtime& runtime) {
 
 Attention::Attention(const Scope& scope, const AttentionSizes& c, std::int64_t layer, std::int64_t window)
     : sizes_(c),
+      kv_copies_(std::max<std::int64_t>(scope.topology().tp_size / c.kv_heads, 1)),
       layer_(layer),
       window_(window),
       qkv_(scope, {.name = "qkv_proj", .split = params::Split::kOutputs,
                    .pieces = {{"q_proj", c.heads * c.head_dim}, {"k_proj", c.kv_heads * c.head_dim, true}, {"v_proj", c.kv_heads * c.head_dim, true}},
                    .inputs = c.hidden, .unit = c.head_dim}),
       o_(scope, {.name = "o_proj", .split = params::Split::kInputs, .pieces = {{"o_proj", c.hidden}}, .inputs = c.heads * c.head_dim, .unit = c.head_dim}) {
+  sizes_.heads = scope.topology().share(c.heads);
+  sizes_.kv_heads = scope.topology().kv_share(c.kv_heads);
   if (c.qk_norm) {
     q_norm_.emplace(scope, "q_norm", c.head_dim, c.norm_eps);
     k_norm_.emplace(scope, "k_norm", c.head_dim, c.norm_eps);
@@ -104,8 +107,9 @@ void Attention::operator()(const Pass& pass, const Step& step, const RopeTable& 
       for (std::int64_t t = begin; t < end; ++t) store_heads(t, 0, kv_heads);
     });
 
-  const std::int64_t ldattended = heads * head_dim;
-  float* attended = rt.workspace.floats(pass.tokens * ldattended);
+  const std::int64_t lead = o_.lead(), ldattended = lead + heads * head_dim;
+  float* attended = rt.workspace.floats(pass.tokens * ldattended) + lead;
+  for (std::int64_t t = 0; lead > 0 && t < pass.tokens; ++t) std::fill_n(attended + t * ldattended - lead, lead, 0.0f);
   const bool dots = prefill_arithmetic(rt, shape.dtype) == quant::Arithmetic::kBf16;
   const auto attend = shape.dtype == DType::kF32 ? vector.attend_f32 : vector.attend_bf16;
   const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
@@ -153,13 +157,13 @@ void Attention::operator()(const Pass& pass, const Step& step, const RopeTable& 
       else attend(args);
     }
   });
-  if (Observer* observer = rt.observer) {
+  if (rt.observer) {
     using enum Observer::Place;
-    observer->see(qkv_.row(), kQuery, qkv, ldqkv, pass.tokens, heads * head_dim);
-    observer->see(qkv_.row(), kKey, qkv + heads * head_dim, ldqkv, pass.tokens, kv_heads * head_dim);
-    observer->see(qkv_.row(), kValue, qkv + (heads + kv_heads) * head_dim, ldqkv, pass.tokens, kv_heads * head_dim);
+    show_parts(rt, qkv_.row(), kQuery, qkv, ldqkv, pass.tokens, heads * head_dim);
+    show_parts(rt, qkv_.row(), kKey, qkv + heads * head_dim, ldqkv, pass.tokens, kv_heads * head_dim, kv_copies_);
+    show_parts(rt, qkv_.row(), kValue, qkv + (heads + kv_heads) * head_dim, ldqkv, pass.tokens, kv_heads * head_dim, kv_copies_);
   }
-  o_(pass, attended, ldattended, y, ldy);
+  o_(pass, attended - lead, ldattended, y, ldy);
 }
 
 }  // namespace inflight::nn

@@ -37,7 +37,8 @@ class Attention {
   static quant::Arithmetic prefill_arithmetic(const Runtime& runtime, DType cache);
 
  private:
-  AttentionSizes sizes_;
+  AttentionSizes sizes_;  // of this rank
+  std::int64_t kv_copies_;  // neighbouring ranks that have the same KV heads
   std::int64_t layer_;
   std::int64_t window_;  // key j is visible to query i iff i - j < window; 0: all
   Linear qkv_;

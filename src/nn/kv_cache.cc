@@ -1,5 +1,8 @@
 #include "nn/kv_cache.h"
 
+#include <algorithm>
+#include <cstring>
+
 namespace inflight::nn {
 
 Result<KvCache> KvCache::create(const KvShape& shape, std::int64_t blocks) {
@@ -14,6 +17,16 @@ Result<KvCache> KvCache::create(const KvShape& shape, std::int64_t blocks) {
     return fail(Code::kUnsupported, "--kv-cache-dtype float8_e4m3 needs a head_dim that is a multiple of 4, not {} (use auto, bf16 or fp32)", shape.head_dim);
   Buffer memory = TRY(Buffer::map(static_cast<std::size_t>(shape.block_bytes() * blocks)));
   return KvCache(shape, blocks, std::move(memory));
+}
+
+void KvCache::repeat(std::int64_t sequences, std::int64_t blocks_per_sequence, std::int64_t filled, std::int64_t upto) {
+  const std::int64_t source_blocks = std::max<std::int64_t>(filled / shape_.block_size, 1), needed = (upto + shape_.block_size - 1) / shape_.block_size;
+  const auto bytes = static_cast<std::size_t>(shape_.head_bytes());
+  for (std::int64_t layer = 0; layer < shape_.layers; ++layer)
+    for (std::int64_t half = 0; half < shape_.copies() * shape_.kv_heads; ++half)
+      for (std::int64_t sequence = 0; sequence < sequences; ++sequence)
+        for (std::int64_t block = sequence == 0 ? source_blocks : 0; block < needed; ++block)
+          std::memcpy(at(layer, half) + (sequence * blocks_per_sequence + block) * block_stride(), at(layer, half) + block % source_blocks * block_stride(), bytes);
 }
 
 }  // namespace inflight::nn

@@ -34,6 +34,9 @@ class KvCache {
   std::byte* latents(std::int64_t layer) const { return at(layer, 0); }
   std::byte* keys(std::int64_t layer, std::int64_t head) const { return at(layer, head); }
   std::byte* values(std::int64_t layer, std::int64_t head) const { return at(layer, shape_.kv_heads + head); }
+  // Copies what tokens [0, filled) of sequence 0 put here over and over, up to token `upto` of every sequence; sequence s has blocks [s * blocks_per_sequence, ...).
+  // For speed measurements, where the numbers do not matter but their being there does. Whole blocks are copied, or the first. `filled` > 0.
+  void repeat(std::int64_t sequences, std::int64_t blocks_per_sequence, std::int64_t filled, std::int64_t upto);
   std::int64_t block_stride() const { return shape_.copies() * shape_.kv_heads * shape_.head_bytes(); }
 
  private:

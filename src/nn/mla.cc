@@ -65,6 +65,7 @@ LatentAttention::LatentAttention(const Scope& scope, const AttentionSizes& commo
       store_(scope.store()),
       halves_(declare_halves(scope, common, c)),
       o_(scope, {.name = "o_proj", .split = Split::kInputs, .pieces = {{"o_proj", common.hidden}}, .inputs = common.heads * c.value_dim, .unit = c.value_dim}) {
+  common_.heads = scope.topology().share(common.heads);
   if (c.q_rank > 0) q_norm_.emplace(scope, "q_a_layernorm", c.q_rank, kNormEps);
 }
 
@@ -110,8 +111,9 @@ void LatentAttention::operator()(const Pass& pass, const Step& step, const RopeT
   if (rt.observer && halves_.kv_b >= 0)
     rt.observer->see(static_cast<std::size_t>(halves_.kv_b), Observer::Place::kInput, a + sizes_.q_rank, lda, pass.tokens, rank);
 
-  const std::int64_t ldh = heads * sizes_.value_dim;
-  float* out = rt.workspace.floats(pass.tokens * ldh);
+  const std::int64_t lead = o_.lead(), ldh = lead + heads * sizes_.value_dim;
+  float* out = rt.workspace.floats(pass.tokens * ldh) + lead;
+  for (std::int64_t t = 0; lead > 0 && t < pass.tokens; ++t) std::fill_n(out + t * ldh - lead, lead, 0.0f);
   const std::size_t mark = rt.workspace.mark();
   const bool expanding = expands(sizes_.nope_dim, sizes_.value_dim);
   if (expanding) plain(pass, step, q, ldq, out, ldh);
@@ -121,7 +123,7 @@ void LatentAttention::operator()(const Pass& pass, const Step& step, const RopeT
     absorbed(pass, step, t, end - t, span_of, q, ldq, out, ldh);
     t = end;
   }
-  o_(pass, out, ldh, y, ldy);
+  o_(pass, out - lead, ldh, y, ldy);
 }
 
 // Prompt tokens. A task is one head of up to kPlainTokens tokens of a span.

@@ -57,7 +57,7 @@ class LatentAttention {
   void plain(const Pass& pass, const Step& step, const float* q, std::int64_t ldq, float* heads_out, std::int64_t ldh) const;
   void attend(Runtime& rt, const Step& step, std::int64_t first, std::int64_t count, bool decode, const std::int32_t* span_of, const float* q, float* out) const;
 
-  AttentionSizes common_;
+  AttentionSizes common_;          // heads: of this rank
   LatentAttentionSizes sizes_;
   std::int64_t layer_;
   Linear down_;                    // [q_a | kv_a] or kv_a

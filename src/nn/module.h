@@ -48,6 +48,8 @@ class Scope {
   const std::string& path() const { return path_; }
   bool transposed() const { return declarations_->transposed; }
   const params::Topology& topology() const { return declarations_->topology; }
+  // Whether this rank has any of a declared row: false for experts of other ranks.
+  bool holds(std::size_t row) const;
 
  private:
   const Declarations* declarations_;
@@ -66,20 +68,37 @@ void multiply(const Pass& pass, const quant::Matrix& w, const float* x, std::int
 
 std::int64_t padded(std::int64_t n);  // n rounded up to a panel of 16: the row stride of a product's output
 
-// y [T, padded(outputs)] = x [T, inputs] . W^T + bias. The bias exists where the checkpoint has its tensors.
+// y [T, stride] of each rank becomes the sum over the ranks that share each matrix, one call for all rows. Nothing where there is one rank.
+void sum_over_ranks(const Pass& pass, float* y, std::int64_t stride);
+
+// Shows the observer x [T, ldx], of which this rank has `columns` of a token's numbers: the observer gets those of all ranks side by side, in their order.
+// `copies` neighbouring ranks have the same ones. Every rank calls it, or none.
+void show_parts(Runtime& rt, std::size_t row, Observer::Place place, const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t columns, std::int64_t copies = 1);
+
+// y [T, padded(outputs)] = x [T, inputs] . W^T + bias, of this rank's outputs. The bias exists where the checkpoint has its tensors.
+// Where the inputs are split over ranks, x are this rank's and y is the sum over them, the whole product.
 class Linear {
  public:
   Linear(const Scope& scope, params::ParamSpec row);
   void operator()(const Pass& pass, const float* x, std::int64_t ldx, float* y, std::int64_t ldy, const quant::PrepareRows& prepare = {}) const;
+  // The same without the sum over ranks, which is the caller's: linear things may be done to the parts before. The bias is in the first rank's.
+  void part(const Pass& pass, const float* x, std::int64_t ldx, float* y, std::int64_t ldy, const quant::PrepareRows& prepare = {}) const;
   std::int64_t outputs() const { return outputs_; }
+  // Zeros that x needs in front of this rank's inputs (quant::Matrix::lead).
+  std::int64_t lead() const { return matrix().lead; }
   std::size_t row() const { return weight_; }  // of the parameter table
   const quant::Matrix& matrix() const { return store_->matrix(weight_); }
 
  private:
+  void product(const Pass& pass, const float* x, std::int64_t ldx, float* y, std::int64_t ldy, const quant::PrepareRows& prepare) const;
+  void add_bias(const Pass& pass, float* y, std::int64_t ldy) const;
+
   const quant::ParamStore* store_;
   std::size_t weight_;
   std::int64_t bias_ = -1;  // row index, or -1
   std::int64_t outputs_;
+  bool in_parts_;           // the inputs are split over ranks
+  bool first_rank_;
 };
 
 // Root-mean-square normalization over the last n values: y = x / sqrt(mean(x^2) + eps) * weight.
@@ -97,21 +116,25 @@ class RmsNorm {
   float eps_;
 };
 
-// Token embedding [vocabulary, hidden] and, when tied, the output head on the same table (stored once).
+// Token embedding [vocabulary, hidden] and, when tied, the output head on the same table (stored once). Ranks hold runs of its rows.
 class Embedding {
  public:
   Embedding(const Scope& scope, std::string_view name, std::int64_t vocabulary, std::int64_t hidden, bool tied);
   // x [T, hidden] = rows of the table, dequantized.
   void lookup(const Pass& pass, const std::int32_t* ids, float* x) const;
   std::size_t row() const { return weight_; }
+  std::int64_t run() const { return run_; }
 
  private:
   const quant::ParamStore* store_;
   std::size_t weight_;
   std::int64_t hidden_;
+  std::int64_t first_;  // of this rank's rows
+  std::int64_t run_;    // rows that a rank holds, padded; the last ranks fewer
 };
 
-// logits [T, padded(vocabulary)] = x . table^T, on a table of its own or on the embedding's.
+// logits [T, padded(vocabulary)] = x . table^T, on a table of its own or on the embedding's. Where ranks hold runs of the table, their parts are gathered;
+// `logits` may be nullptr then, on a rank that does not need them.
 class Head {
  public:
   Head(const Scope& scope, std::string_view name, std::int64_t vocabulary, std::int64_t hidden);  // its own table
@@ -122,6 +145,7 @@ class Head {
  private:
   const quant::ParamStore* store_;
   std::size_t weight_;
+  std::int64_t run_;  // columns of logits that a rank computes, the last ranks fewer
 };
 
 }  // namespace inflight::nn

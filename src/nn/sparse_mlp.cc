@@ -46,6 +46,9 @@ SparseMlp::SparseMlp(const Scope& scope, const SparseMlpSizes& c, std::int64_t l
     up_gate_.push_back(one.declare(std::move(up_gate)));
     down_.push_back(one.declare(std::move(down)));
   }
+  first_ = std::ranges::find_if(up_gate_, [&](std::size_t row) { return scope.holds(row); }) - up_gate_.begin();
+  count_ = std::ranges::count_if(up_gate_, [&](std::size_t row) { return scope.holds(row); });
+  sizes_.intermediate = scope.topology().expert_share(c.intermediate);
   for (const std::string_view owner : {"gate", "moe_statics"}) {
     const std::string tensor = std::string(owner) + ".e_score_correction_bias";
     if (!scope.has_tensor(tensor)) continue;
@@ -60,10 +63,11 @@ SparseMlp::SparseMlp(const Scope& scope, const SparseMlpSizes& c, std::int64_t l
 }
 
 void SparseMlp::operator()(const Pass& pass, const float* x, std::int64_t ldx, float* y, std::int64_t ldy) const {
-  if (shared_) (*shared_)(pass, x, ldx, y, ldy);
+  if (shared_) shared_->part(pass, x, ldx, y, ldy);
   // Tokens of either arithmetic are sorted by expert among themselves.
   if (pass.decode > 0) run_experts(pass.runtime, true, pass.decode, x, ldx, y, ldy);
   if (pass.tokens > pass.decode) run_experts(pass.runtime, false, pass.tokens - pass.decode, x + pass.decode * ldx, ldx, y + pass.decode * ldy, ldy);
+  sum_over_ranks(pass, y, ldy);
 }
 
 void SparseMlp::run_experts(Runtime& rt, bool decode, std::int64_t tokens, const float* x, std::int64_t ldx, float* y, std::int64_t ldy) const {
@@ -78,7 +82,7 @@ void SparseMlp::run_experts(Runtime& rt, bool decode, std::int64_t tokens, const
 
   const quant::Matrix& router = store_->matrix(router_);
   const float* bias = bias_ >= 0 ? store_->vector(static_cast<std::size_t>(bias_)) : nullptr;
-  const quant::ExpertArithmetic arithmetic{.kernels = rt.kernels, .compute = rt.compute, .decode = decode, .like = up_gate(0)};
+  const quant::ExpertArithmetic arithmetic{.kernels = rt.kernels, .compute = rt.compute, .decode = decode, .like = up_gate(first_)};
   const std::int64_t ldl = padded(experts), ldg = padded(1);
   float* logits = rt.workspace.floats(tokens * ldl);
   float* open = rt.workspace.floats(tokens * ldg);
@@ -102,45 +106,71 @@ void SparseMlp::run_experts(Runtime& rt, bool decode, std::int64_t tokens, const
     arithmetic.convert(x, ldx, begin, end, converted);
   });
 
-  // Counting sort: the rows of an expert lie together, in token order.
+  // Counting sort: the rows of an expert lie together, in token order, those of this rank's experts from row 0 on.
   std::int32_t* first = integers(experts + 1);
   std::fill_n(first, experts + 1, 0);
   for (std::int64_t s = 0; s < rows; ++s) ++first[chosen[s] + 1];
   if (rt.expert_tokens)
     for (std::int64_t e = 0; e < experts; ++e) (*rt.expert_tokens)[static_cast<std::size_t>(layer_)][static_cast<std::size_t>(e)] += first[e + 1];
   for (std::int64_t e = 0; e < experts; ++e) first[e + 1] += first[e];
+  const std::int32_t others = first[first_];
+  for (std::int64_t e = 0; e <= experts; ++e) first[e] -= others;
+  const std::int64_t local_rows = first[first_ + count_];
   std::int32_t* filled = integers(experts);
-  std::int32_t* token_of = integers(rows);
-  float* weight_of = rt.workspace.floats(rows);
+  std::int32_t* token_of = integers(local_rows);
+  float* weight_of = rt.workspace.floats(local_rows);
   std::copy_n(first, experts, filled);
   for (std::int64_t s = 0; s < rows; ++s) {
+    if (!is_local(chosen[s])) continue;
     const std::int32_t row = filled[chosen[s]]++;
     token_of[row] = static_cast<std::int32_t>(s / top_k);
     weight_of[row] = weights[s];
   }
-  auto* groups = reinterpret_cast<quant::ExpertRows*>(rt.workspace.bytes(static_cast<std::size_t>(std::min(experts, rows) + rows / quant::kMostGroupRows) * sizeof(quant::ExpertRows)));
+  auto* groups = reinterpret_cast<quant::ExpertRows*>(rt.workspace.bytes(static_cast<std::size_t>(std::min(count_, local_rows) + local_rows / quant::kMostGroupRows) * sizeof(quant::ExpertRows)));
   std::size_t count = 0;
-  for (std::int64_t e = 0; e < experts; ++e)
+  for (std::int64_t e = first_; e < first_ + count_; ++e)
     for (std::int64_t row = first[e]; row < first[e + 1]; row += quant::kMostGroupRows)
       groups[count++] = {up_gate(e), down(e), row, std::min<std::int64_t>(first[e + 1] - row, quant::kMostGroupRows)};
   const quant::Routed routed{.x = x, .ldx = ldx, .tokens = tokens, .token_of = token_of, .weight_of = weight_of, .y = y, .ldy = ldy};
   const auto take = [&rt](std::size_t bytes) { return rt.workspace.bytes(bytes); };
   if (!rt.observer) return quant::apply_experts({groups, count}, arithmetic, routed, converted, *rt.pool, take);
   rt.observer->see(up_gate_[0], Observer::Place::kInput, x, ldx, tokens, sizes_.hidden);
+  float* seen = rt.workspace.floats(rows * sizes_.intermediate);  // of local rows; others' pass through it
   quant::apply_experts({groups, count}, arithmetic, routed, converted, *rt.pool, take, [&](std::size_t group, const float* activated, std::int64_t ld) {
-    const auto e = std::upper_bound(first, first + experts + 1, groups[group].first) - first - 1;
-    rt.observer->see(down_[static_cast<std::size_t>(e)], Observer::Place::kInput, activated, ld, groups[group].count, sizes_.intermediate);
+    for (std::int64_t r = 0; r < groups[group].count; ++r) std::copy_n(activated + r * ld, sizes_.intermediate, seen + (groups[group].first + r) * sizes_.intermediate);
   });
+  for (std::int64_t e = 0; e < experts; ++e)
+    show_activated(rt, e, seen + (is_local(e) ? first[e] : local_rows) * sizes_.intermediate, first[e + 1] - first[e]);
   force_experts(rt, arithmetic, tokens, x, ldx, converted);
 }
 
+void SparseMlp::show_activated(Runtime& rt, std::int64_t expert, float* activated, std::int64_t rows) const {
+  if (rows == 0) return;
+  const std::size_t row = down_[static_cast<std::size_t>(expert)];
+  const bool whole = count_ < sizes_.routing.experts;  // experts are dealt out: one rank has all of it
+  if (!whole) return show_parts(rt, row, Observer::Place::kInput, activated, sizes_.intermediate, rows, sizes_.intermediate);
+  rt.tensor_ranks->broadcast(activated, rows * sizes_.intermediate * static_cast<std::int64_t>(sizeof(float)), static_cast<int>(expert / count_));
+  rt.observer->see(row, Observer::Place::kInput, activated, sizes_.intermediate, rows, sizes_.intermediate);
+}
+
 void SparseMlp::force_experts(Runtime& rt, const quant::ExpertArithmetic& arithmetic, std::int64_t tokens, const float* x, std::int64_t ldx, const std::byte* converted) const {
-  const std::span<const std::int32_t> forced = rt.observer->forced_experts(layer_);
+  // The first rank's observer speaks for all.
+  const std::span<const std::int32_t> wanted = rt.observer->forced_experts(layer_);
+  std::vector<std::int32_t> forced(wanted.begin(), wanted.end());
+  if (rt.tensor_ranks) {
+    auto n = static_cast<std::int64_t>(forced.size());
+    rt.tensor_ranks->broadcast(&n, sizeof n, 0);
+    if (rt.tensor_ranks->error()) return;
+    forced.resize(static_cast<std::size_t>(n));
+    rt.tensor_ranks->broadcast(forced.data(), n * static_cast<std::int64_t>(sizeof(std::int32_t)), 0);
+    if (rt.tensor_ranks->error()) return;
+  }
   if (forced.empty()) return;
   const std::int64_t ldy = padded(sizes_.hidden);
   auto* token_of = reinterpret_cast<std::int32_t*>(rt.workspace.floats(tokens));
   float* weight_of = rt.workspace.floats(tokens);
   float* dropped = rt.workspace.floats(tokens * ldy);
+  float* seen = rt.workspace.floats(tokens * sizes_.intermediate);
   for (std::int64_t t = 0; t < tokens; ++t) token_of[t] = static_cast<std::int32_t>(t);
   std::fill_n(weight_of, tokens, 0.0f);
   std::fill_n(dropped, tokens * ldy, 0.0f);
@@ -149,13 +179,14 @@ void SparseMlp::force_experts(Runtime& rt, const quant::ExpertArithmetic& arithm
   for (const std::int32_t e : forced) {
     const auto expert = static_cast<std::size_t>(e);
     groups.clear();
-    for (std::int64_t row = 0; row < tokens; row += quant::kMostGroupRows)
+    for (std::int64_t row = 0; is_local(e) && row < tokens; row += quant::kMostGroupRows)
       groups.push_back({&store_->matrix(up_gate_[expert]), &store_->matrix(down_[expert]), row, std::min(tokens - row, quant::kMostGroupRows)});
     const std::size_t mark = rt.workspace.mark();
     quant::apply_experts(groups, arithmetic, routed, converted, *rt.pool, [&rt](std::size_t bytes) { return rt.workspace.bytes(bytes); },
                          [&](std::size_t group, const float* activated, std::int64_t ld) {
-                           rt.observer->see(down_[expert], Observer::Place::kInput, activated, ld, groups[group].count, sizes_.intermediate);
+                           for (std::int64_t r = 0; r < groups[group].count; ++r) std::copy_n(activated + r * ld, sizes_.intermediate, seen + (groups[group].first + r) * sizes_.intermediate);
                          });
+    show_activated(rt, e, seen, tokens);
     rt.workspace.rewind(mark);
   }
 }

@@ -24,15 +24,20 @@ struct SparseMlpSizes {
 class SparseMlp {
  public:
   SparseMlp(const Scope& scope, const SparseMlpSizes& sizes, std::int64_t layer);
-  // y [T, ldy >= padded(hidden)] = sum over chosen experts of weight * expert(x), and the shared experts.
+  // y [T, ldy >= padded(hidden)] = sum over chosen experts of weight * expert(x), and the shared experts. On several ranks each has all tokens and computes its
+  // own experts, or its part of each; the sum over ranks ends the block.
   void operator()(const Pass& pass, const float* x, std::int64_t ldx, float* y, std::int64_t ldy) const;
 
  private:
   void run_experts(Runtime& rt, bool decode, std::int64_t tokens, const float* x, std::int64_t ldx, float* y, std::int64_t ldy) const;
   // Observer::forced_experts.
   void force_experts(Runtime& rt, const quant::ExpertArithmetic& arithmetic, std::int64_t tokens, const float* x, std::int64_t ldx, const std::byte* converted) const;
+  // Shows what the expert's down_proj multiplies: [rows, intermediate] on the ranks that compute the expert.
+  void show_activated(Runtime& rt, std::int64_t expert, float* activated, std::int64_t rows) const;
+  bool is_local(std::int64_t expert) const { return expert >= first_ && expert < first_ + count_; }
 
-  SparseMlpSizes sizes_;
+  SparseMlpSizes sizes_;  // intermediate: of this rank
+  std::int64_t first_ = 0, count_ = 0;       // experts that this rank computes
   std::int64_t layer_;
   const quant::ParamStore* store_;
   std::size_t router_;

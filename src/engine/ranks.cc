@@ -1,0 +1,347 @@
+#include "engine/ranks.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include "base/file.h"
+
+namespace inflight::engine {
+namespace {
+
+// What rank 0 tells the others: a head, then arrays.
+enum class Kind : std::int32_t { kStep, kCreateCache, kDropCache, kRepeatCache, kMemory, kEnd };
+
+struct Head {
+  std::int64_t bytes = 0;    // of the whole message
+  Kind kind = Kind::kEnd;
+  std::int32_t model = 0;
+  std::int64_t cache = 0;
+  // Step: tokens, spans, rows of logits, tokens of the decode arithmetic, whether activations are observed.
+  // Caches: the shape and blocks; what repeat() takes.
+  std::int64_t numbers[8] = {};
+};
+
+struct SpanHead {
+  std::int64_t first, count, rope_length, blocks;
+};
+
+// A message up to this length is one broadcast, a longer one two.
+constexpr std::int64_t kFirstBytes = 4096;
+
+template <class T>
+void append(std::vector<std::byte>& message, std::span<const T> values) {
+  const std::size_t at = message.size();
+  message.resize(at + values.size_bytes());
+  if (!values.empty()) std::memcpy(message.data() + at, values.data(), values.size_bytes());
+}
+
+// Values one after another, out of a message of this process's making.
+class Reader {
+ public:
+  explicit Reader(const std::byte* at) : at_(at) {}
+  template <class T>
+  std::span<const T> take(std::int64_t count) {
+    const std::span<const T> values(reinterpret_cast<const T*>(at_), static_cast<std::size_t>(count));
+    at_ += values.size_bytes();
+    return values;
+  }
+
+ private:
+  const std::byte* at_;
+};
+
+// A hash of whatever tells hosts apart; ranks in containers of one host are on one host.
+std::uint64_t host_id() {
+  const auto id = read_file("/proc/sys/kernel/random/boot_id");
+  return std::hash<std::string>{}(id ? *id : std::string());
+}
+
+std::uint64_t cpus_id() {
+  cpu_set_t cpus;
+  if (::sched_getaffinity(0, sizeof cpus, &cpus) != 0) return 0;
+  return std::hash<std::string_view>{}({reinterpret_cast<const char*>(&cpus), sizeof cpus});
+}
+
+template <class T>
+std::vector<T> gather(comm::Comm& ranks, const T& mine) {
+  std::vector<T> all(static_cast<std::size_t>(ranks.size()));
+  ranks.all_gather(&mine, sizeof mine, all.data());
+  return all;
+}
+
+Error out_of_memory(std::string_view what, const std::exception& error) { return {Code::kExhausted, fmt::format("{} ran out of memory: {}", what, error.what())}; }
+
+// The part of memory_for_cache() that every rank does.
+Result<MemoryLimit> smallest_share(comm::Comm& ranks) {
+  struct Share {
+    std::uint64_t host;
+    std::int64_t bytes;
+    char source[112];
+  };
+  Share mine{.host = host_id(), .bytes = 0, .source = {}};
+  if (const auto limit = available_memory()) {
+    mine.bytes = limit->bytes;
+    limit->source.copy(mine.source, sizeof mine.source - 1);
+  } else {
+    ranks.fail(limit.error());
+  }
+  const std::vector<Share> all = gather(ranks, mine);
+  if (auto error = ranks.error()) return std::unexpected(*std::move(error));
+  MemoryLimit smallest;
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    const auto sharing = std::ranges::count(all, all[r].host, &Share::host);
+    if (r > 0 && all[r].bytes / sharing >= smallest.bytes) continue;
+    smallest = {all[r].bytes / sharing, fmt::format("{} of rank {}{}", all[r].source, r, sharing > 1 ? fmt::format(", a {}th of it for each rank on its host", sharing) : "")};
+  }
+  return smallest;
+}
+
+class NoObserver : public nn::Observer {
+ public:
+  void see(std::size_t, Place, const float*, std::int64_t, std::int64_t, std::int64_t) override {}
+};
+
+}  // namespace
+
+// Rank 0's end. The last owner to go tells the others that it is over.
+class Leader : public std::enable_shared_from_this<Leader> {
+ public:
+  Leader(std::shared_ptr<comm::Comm> ranks, std::int32_t model) : ranks_(std::move(ranks)), model_(model) {}
+  ~Leader() { tell({.kind = Kind::kEnd}); }
+
+  comm::Comm& ranks() { return *ranks_; }
+
+  void step(const nn::Step& step, bool observed) {
+    const auto cache = caches_.find(step.cache);
+    if (cache == caches_.end()) return ranks_->fail({Code::kInternal, "a step on a KV cache that the other ranks do not have; make it with create_cache()"});
+    ranks_->state("computes a step of # tokens", static_cast<std::int64_t>(step.ids.size()));
+    begin({.kind = Kind::kStep, .cache = cache->second,
+           .numbers = {static_cast<std::int64_t>(step.ids.size()), static_cast<std::int64_t>(step.spans.size()), static_cast<std::int64_t>(step.logit_rows.size()), step.decode_tokens, observed}});
+    const std::int64_t block_size = step.cache->shape().block_size;
+    const auto blocks = [&](const nn::Span& span) { return step.positions[static_cast<std::size_t>(span.first + span.count - 1)] / block_size + 1; };
+    for (const nn::Span& span : step.spans) {
+      const SpanHead head{span.first, span.count, span.rope_length, blocks(span)};
+      append<SpanHead>(message_, {&head, 1});
+    }
+    append(message_, step.ids);
+    append(message_, step.positions);
+    append(message_, step.logit_rows);
+    for (const nn::Span& span : step.spans) append<std::int32_t>(message_, {span.block_table, static_cast<std::size_t>(blocks(span))});
+    send();
+  }
+
+  Result<std::shared_ptr<nn::KvCache>> create_cache(const nn::KvShape& shape, std::int64_t blocks) {
+    auto cache = std::make_unique<nn::KvCache>(TRY(nn::KvCache::create(shape, blocks)));
+    const std::int64_t id = next_cache_++;
+    tell({.kind = Kind::kCreateCache, .cache = id,
+          .numbers = {shape.layers, shape.kv_heads, shape.head_dim, shape.block_size, static_cast<std::int64_t>(shape.dtype), shape.latent, blocks}});
+    ranks_->barrier();
+    if (auto error = ranks_->error()) return std::unexpected(*std::move(error));
+    caches_.emplace(cache.get(), id);
+    return std::shared_ptr<nn::KvCache>(cache.release(), [leader = weak_from_this()](nn::KvCache* dropped) {
+      if (const auto alive = leader.lock()) alive->drop(dropped);
+      delete dropped;
+    });
+  }
+
+  void repeat(const nn::KvCache& cache, std::int64_t sequences, std::int64_t blocks_per_sequence, std::int64_t filled, std::int64_t upto) {
+    if (const auto found = caches_.find(&cache); found != caches_.end()) tell({.kind = Kind::kRepeatCache, .cache = found->second, .numbers = {sequences, blocks_per_sequence, filled, upto}});
+  }
+
+  Result<MemoryLimit> memory() {
+    tell({.kind = Kind::kMemory});
+    return smallest_share(*ranks_);
+  }
+
+ private:
+  void drop(const nn::KvCache* cache) {
+    tell({.kind = Kind::kDropCache, .cache = caches_.at(cache)});
+    caches_.erase(cache);
+  }
+  void tell(const Head& head) {
+    begin(head);
+    send();
+  }
+  void begin(Head head) {
+    head.model = model_;
+    message_.clear();
+    append<Head>(message_, {&head, 1});
+  }
+  void send() {
+    const auto bytes = static_cast<std::int64_t>(message_.size());
+    std::memcpy(message_.data(), &bytes, sizeof bytes);
+    if (bytes < kFirstBytes) message_.resize(kFirstBytes);
+    ranks_->broadcast(message_.data(), kFirstBytes, 0);
+    if (bytes > kFirstBytes) ranks_->broadcast(message_.data() + kFirstBytes, bytes - kFirstBytes, 0);
+  }
+
+  std::shared_ptr<comm::Comm> ranks_;
+  std::int32_t model_;
+  std::int64_t next_cache_ = 1;
+  std::unordered_map<const nn::KvCache*, std::int64_t> caches_;
+  std::vector<std::byte> message_;
+};
+
+namespace {
+
+// The model of rank 0: a step of it is a step of all ranks.
+class LeadingModel : public models::Model {
+ public:
+  LeadingModel(std::unique_ptr<models::Model> model, std::shared_ptr<Leader> leader) : model_(std::move(model)), leader_(std::move(leader)) { info_ = model_->info(); }
+  void forward(const nn::Step& step, nn::Runtime& runtime) const override {
+    leader_->step(step, runtime.observer != nullptr);
+    if (leader_->ranks().error()) return;
+    try {
+      model_->forward(step, runtime);
+    } catch (const std::exception& error) {  // the others are in the middle of the step and cannot end it without this rank
+      leader_->ranks().fail(out_of_memory("the step", error));
+    }
+    leader_->ranks().state("is between steps");
+  }
+
+ private:
+  std::unique_ptr<models::Model> model_;
+  std::shared_ptr<Leader> leader_;
+};
+
+// One model of a rank that follows.
+class Follower {
+ public:
+  explicit Follower(OpenedModel& opened) : opened_(&opened) {}
+  std::int32_t number() const { return opened_->number; }
+
+  void obey(const Head& head, const std::byte* arrays) {
+    comm::Comm& ranks = *opened_->ranks;
+    const std::int64_t* n = head.numbers;
+    switch (head.kind) {
+      case Kind::kStep: return step(head, arrays);
+      case Kind::kCreateCache: {
+        auto cache = nn::KvCache::create({.layers = n[0], .kv_heads = n[1], .head_dim = n[2], .block_size = n[3], .dtype = static_cast<DType>(n[4]), .latent = n[5] != 0}, n[6]);
+        if (cache) caches_.emplace(head.cache, *std::move(cache));
+        else ranks.fail(std::move(cache).error());
+        return ranks.barrier();
+      }
+      case Kind::kDropCache: caches_.erase(head.cache); return;
+      case Kind::kRepeatCache: return caches_.at(head.cache).repeat(n[0], n[1], n[2], n[3]);
+      case Kind::kMemory: (void)smallest_share(ranks); return;
+      case Kind::kEnd: caches_.clear(); return;
+    }
+  }
+
+ private:
+  void step(const Head& head, const std::byte* arrays) {
+    const std::int64_t tokens = head.numbers[0], spans = head.numbers[1], rows = head.numbers[2];
+    opened_->ranks->state("computes a step of # tokens", tokens);
+    Reader reader(arrays);
+    const auto span_heads = reader.take<SpanHead>(spans);
+    nn::Step step{.ids = reader.take<std::int32_t>(tokens), .positions = reader.take<std::int32_t>(tokens)};
+    step.logit_rows = reader.take<std::int32_t>(rows);
+    spans_.clear();
+    for (const SpanHead& span : span_heads) spans_.push_back({span.first, span.count, reader.take<std::int32_t>(span.blocks).data(), span.rope_length});
+    step.spans = spans_;
+    step.decode_tokens = head.numbers[3];
+    step.cache = &caches_.at(head.cache);
+    opened_->runtime->observer = head.numbers[4] != 0 ? &observer_ : nullptr;
+    opened_->model->forward(step, *opened_->runtime);
+    opened_->runtime->observer = nullptr;
+  }
+
+  OpenedModel* opened_;
+  std::map<std::int64_t, nn::KvCache> caches_;
+  std::vector<nn::Span> spans_;
+  NoObserver observer_;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<nn::KvCache>> create_cache(OpenedModel& opened, const nn::KvShape& shape, std::int64_t blocks) {
+  if (opened.leader) return opened.leader->create_cache(shape, blocks);
+  return std::make_shared<nn::KvCache>(TRY(nn::KvCache::create(shape, blocks)));
+}
+
+void repeat_cache(OpenedModel& opened, nn::KvCache& cache, std::int64_t sequences, std::int64_t blocks_per_sequence, std::int64_t filled, std::int64_t upto) {
+  if (opened.leader) opened.leader->repeat(cache, sequences, blocks_per_sequence, filled, upto);
+  cache.repeat(sequences, blocks_per_sequence, filled, upto);
+}
+
+Result<MemoryLimit> memory_for_cache(OpenedModel& opened) { return opened.leader ? opened.leader->memory() : available_memory(); }
+
+std::optional<Error> failure(const OpenedModel& opened) { return opened.ranks ? opened.ranks->error() : std::nullopt; }
+
+Result<void> follow(std::span<OpenedModel* const> models) {
+  if (models.empty()) return {};
+  comm::Comm& ranks = *models[0]->ranks;
+  std::vector<Follower> followers;
+  for (OpenedModel* model : models) followers.emplace_back(*model);
+  std::vector<std::byte> message(kFirstBytes);
+  while (!followers.empty()) {
+    ranks.state("waits for rank 0");
+    ranks.broadcast(message.data(), kFirstBytes, 0);
+    if (auto error = ranks.error()) return std::unexpected(*std::move(error));
+    Head head;
+    std::memcpy(&head, message.data(), sizeof head);
+    if (head.bytes > static_cast<std::int64_t>(message.size())) message.resize(static_cast<std::size_t>(head.bytes));
+    if (head.bytes > kFirstBytes) ranks.broadcast(message.data() + kFirstBytes, head.bytes - kFirstBytes, 0);
+    if (auto error = ranks.error()) return std::unexpected(*std::move(error));
+    const auto follower = std::ranges::find(followers, head.model, &Follower::number);
+    if (follower == followers.end()) {
+      ranks.fail({Code::kInternal, fmt::format("rank 0 runs model {}, which this rank does not follow", head.model)});
+      continue;
+    }
+    try {
+      follower->obey(head, message.data() + sizeof head);
+    } catch (const std::exception& error) {
+      ranks.fail(out_of_memory("the step", error));
+    }
+    if (head.kind == Kind::kEnd) followers.erase(follower);
+  }
+  return {};
+}
+
+Result<void> follow(OpenedModel& opened) {
+  OpenedModel* const one[] = {&opened};
+  return follow(one);
+}
+
+void join(OpenedModel& opened) {
+  static std::atomic<std::int32_t> last{0};
+  comm::Comm& ranks = *opened.ranks;
+  opened.number = ranks.rank() == 0 ? last.fetch_add(1, std::memory_order_relaxed) + 1 : 0;
+  ranks.broadcast(&opened.number, sizeof opened.number, 0);
+  if (ranks.rank() != 0 || ranks.error()) return;
+  opened.leader = std::make_shared<Leader>(opened.ranks, opened.number);
+  opened.model = std::make_unique<LeadingModel>(std::move(opened.model), opened.leader);
+}
+
+Neighbours neighbours(comm::Comm& ranks) {
+  struct Place {
+    std::uint64_t host, cpus;
+  };
+  const Place mine{host_id(), cpus_id()};
+  Neighbours result{.ranks = 0, .same_cpus = 0};
+  for (const Place& place : gather(ranks, mine)) {
+    result.ranks += place.host == mine.host;
+    result.same_cpus += place.host == mine.host && place.cpus == mine.cpus;
+  }
+  return result;
+}
+
+std::int64_t sum_on_host(comm::Comm& ranks, std::int64_t bytes) {
+  struct Share {
+    std::uint64_t host;
+    std::int64_t bytes;
+  };
+  const Share mine{host_id(), bytes};
+  std::int64_t sum = 0;
+  for (const Share& share : gather(ranks, mine))
+    if (share.host == mine.host) sum += share.bytes;
+  return sum;
+}
+
+}  // namespace inflight::engine

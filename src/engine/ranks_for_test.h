@@ -1,0 +1,59 @@
+// For tests: ranks that are threads. Rank 0 is the calling thread.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "comm/threads.h"
+#include "engine/open_model.h"
+#include "engine/ranks.h"
+
+namespace inflight::engine {
+
+// body(comm, rank) on n threads; the results of all.
+template <class Body>
+auto run_ranks(int n, Body&& body) {
+  auto ranks = comm::thread_ranks(n);
+  std::vector<decltype(body(std::shared_ptr<comm::Comm>(), 0))> results(static_cast<std::size_t>(n));
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < n; ++rank)
+    threads.emplace_back([&, rank] { results[static_cast<std::size_t>(rank)] = body(std::shared_ptr<comm::Comm>(std::move(ranks[static_cast<std::size_t>(rank)])), rank); });
+  threads.clear();
+  return results;
+}
+
+// A model on n ranks, of which this thread has rank 0's end. The others follow until it goes.
+class RankedModel {
+ public:
+  // followed(opened, rank): what a follower does to its model before it follows.
+  RankedModel(int n, const std::string& folder, const EngineOptions& options, const std::function<void(OpenedModel&, int)>& followed = {}) : outcomes_(static_cast<std::size_t>(n)) {
+    auto ranks = comm::thread_ranks(n);
+    for (int rank = 1; rank < n; ++rank)
+      followers_.emplace_back([=, this, comm = std::shared_ptr<comm::Comm>(std::move(ranks[static_cast<std::size_t>(rank)]))]() mutable {
+        auto own = open_model(folder, options, {}, std::move(comm));
+        if (own && followed) followed(**own, rank);
+        outcomes_[static_cast<std::size_t>(rank)] = own ? follow(**own) : std::unexpected(own.error());
+      });
+    opened = open_model(folder, options, {}, std::shared_ptr<comm::Comm>(std::move(ranks[0])));
+    if (!opened) outcomes_[0] = std::unexpected(opened.error());
+  }
+  ~RankedModel() { end(); }
+
+  Result<std::unique_ptr<OpenedModel>> opened;
+
+  // Drops rank 0's model, unless it was moved away and dropped; what became of each rank.
+  const std::vector<Result<void>>& end() {
+    if (opened) opened->reset();
+    followers_.clear();
+    return outcomes_;
+  }
+
+ private:
+  std::vector<Result<void>> outcomes_;
+  std::vector<std::jthread> followers_;
+};
+
+}  // namespace inflight::engine
