@@ -8,6 +8,7 @@
 #include <random>
 
 #include "base/json.h"
+#include "params/partition.h"
 
 namespace inflight::params {
 namespace {
@@ -99,6 +100,20 @@ TEST(ExpertPlacement, begins_with_each_expert_once_and_replicas_of_the_first) {
   EXPECT_THAT(std::vector(placement.replicas(1, 1).begin(), placement.replicas(1, 1).end()), ElementsAre(1, 7));
   EXPECT_TRUE(placement.on_rank(1, 1, 3));
   EXPECT_FALSE(placement.on_rank(1, 2, 3));
+}
+
+TEST(ExpertPlacement, says_which_rank_holds_a_row) {
+  const auto placement = std::make_shared<const ExpertPlacement>(ExpertPlacement::create(3, 2, {{0, 1, 2, 0}, {2, 1, 1, 0}}).value());
+  for (std::int64_t layer = 0; layer < 2; ++layer)
+    for (std::int64_t e = 0; e < 3; ++e)
+      for (int rank = 0; rank < 2; ++rank) {
+        const ParamSpec row{.name = "up_gate_proj", .split = Split::kOutputs, .pieces = {{"gate_proj", 6}, {"up_proj", 6}}, .inputs = 5, .expert = e, .experts = 3, .layer = layer};
+        const Topology topology{.tp_rank = rank, .tp_size = 2, .ep_rank = rank, .ep_size = 2, .placement = placement};
+        const bool held = placement->on_rank(layer, e, rank);
+        EXPECT_EQ(is_local(row, topology).value(), held);
+        EXPECT_EQ(local_outputs(row, topology).value(), held ? 12 : 0);  // whole
+        EXPECT_TRUE(check_ranks({.rows = {row}, .ignored = {}}, topology));  // three experts do not divide, but places of four do
+      }
 }
 
 TEST(ExpertPlacement, measures_the_heaviest_rank_against_the_mean) {

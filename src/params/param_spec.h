@@ -3,11 +3,14 @@
 // A row holds no storage and does no arithmetic.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace inflight::params {
+
+class ExpertPlacement;
 
 // Which axis of W [outputs, inputs] is cut over the tensor-parallel ranks.
 // kVocabulary: outputs in equal runs of whole panels, the last ranks' parts may be shorter or empty (embedding and head).
@@ -63,6 +66,7 @@ struct ParamSpec {
   bool transposed = false;         // checkpoint tensors are [inputs, outputs]
   std::int64_t expert = -1;        // which of `experts` routed experts this belongs to; -1: none. Experts are dealt whole to expert-parallel ranks
   std::int64_t experts = 0;
+  std::int64_t layer = 0;          // of an expert: whose row of the placement counts
   std::optional<Derivation> derivation = {};  // of kDerived rows, whose one piece states the outputs
 
   std::int64_t outputs() const {
@@ -97,6 +101,8 @@ struct Topology {
   int tp_size = 1;
   int ep_rank = 0;  // above 1 expert-parallel rank, experts are whole: tensor parallelism does not cut them
   int ep_size = 1;
+  // Which rank has which experts, replicas among them; nullptr: equal runs. Ranks keep room for all experts then, so that a placement can change.
+  std::shared_ptr<const ExpertPlacement> placement = nullptr;
 
   // This rank's share of n equal things that must divide: attention heads, intermediate channels.
   std::int64_t share(std::int64_t n) const { return n / tp_size; }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "params/expert_placement.h"
+
 namespace inflight::params {
 namespace {
 
@@ -89,6 +91,7 @@ Result<Range> columns(const ParamSpec& row, const Topology& whole) {
 
 Result<bool> is_local(const ParamSpec& row, const Topology& topology) {
   if (row.expert < 0 || topology.ep_size == 1) return true;
+  if (topology.placement) return topology.placement->on_rank(row.layer, row.expert, topology.ep_rank);
   if (std::string why = experts_refusal(row, topology.ep_size); !why.empty())
     return fail(Code::kUnsupported, "{}: {}; {}", row.full_name(), why, nearest(topology.ep_size, [&](int ranks) { return experts_refusal(row, ranks).empty(); }));
   return row.expert / (row.experts / topology.ep_size) == topology.ep_rank;
@@ -123,12 +126,14 @@ std::vector<int> rank_counts(const ParamTable& table, bool expert_parallel, int 
 }
 
 Result<void> check_ranks(const ParamTable& table, const Topology& topology) {
-  if (works_on(table, topology.tp_size, topology.ep_size)) return {};
+  const int dealt = topology.placement ? 1 : topology.ep_size;  // a placement divides by itself
+  const auto cut = [&](const ParamSpec& row) { return refusal(row, shared_by(row, topology).tp_size); };
+  if (std::ranges::all_of(table.rows, [&](const ParamSpec& row) { return experts_refusal(row, dealt).empty() && cut(row).empty(); })) return {};
   std::vector<std::pair<std::string, std::string>> refusals;  // why, and the first row that says so
   std::size_t more = 0;
   for (const ParamSpec& row : table.rows) {
-    std::string why = experts_refusal(row, topology.ep_size);
-    if (why.empty()) why = refusal(row, shared_by(row, topology).tp_size);
+    std::string why = experts_refusal(row, dealt);
+    if (why.empty()) why = cut(row);
     if (why.empty()) continue;
     const bool known = std::ranges::any_of(refusals, [&](const auto& seen) { return seen.first == why; });
     if (known || refusals.size() == kRefusals) ++more;
