@@ -448,8 +448,8 @@ void Group::broadcast(void* data, std::int64_t bytes, int root) {
   }
 }
 
-void Group::barrier() {
-  Call call(*this, Collective::kBarrier, 0);
+void Group::barrier(Collective which) {
+  Call call(*this, which, 0);
   call.sent(0, 0);
   if (size() == 1 || call.failed() || !meet() || one_host()) return;
   if (local_ == 0) {

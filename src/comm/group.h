@@ -53,7 +53,7 @@ class Group final : public Comm {
   void all_gather(const void* mine, std::int64_t bytes, void* all) override;
   void all_to_all(const void* send, std::span<const std::int64_t> send_bytes, void* receive, std::span<const std::int64_t> receive_bytes) override;
   void broadcast(void* data, std::int64_t bytes, int root) override;
-  void barrier() override;
+  void barrier() override { barrier(Collective::kBarrier); }
   std::unique_ptr<Comm> split(int color) override;
   void state(const char* what, std::int64_t first, std::int64_t second) override { world_->activity().set(what, first, second); }
   void tick() override { world_->activity().tick(); }
@@ -61,6 +61,8 @@ class Group final : public Comm {
   std::optional<Error> error() const override { return failure().get(); }
   Traffic traffic() const override { return traffic_; }
 
+  // A barrier that nothing but another rank's finish() meets.
+  void finish() { barrier(Collective::kFinish); }
   // Ranks of the group that share its rank's host.
   int local_size() const { return static_cast<int>(hosts_[host_].size()); }
 
@@ -73,6 +75,7 @@ class Group final : public Comm {
   Failure& failure() const { return world_->notices.failure(); }
   bool one_host() const { return hosts_.size() == 1; }
   float* floats(int local) { return reinterpret_cast<float*>(segment_.room(local)); }
+  void barrier(Collective which);
   // A barrier of the host's ranks. False: the group has failed.
   bool meet();
   bool wait(int local);

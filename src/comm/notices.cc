@@ -18,6 +18,7 @@ const char* name_of(Collective collective) {
     case Collective::kBroadcast: return "broadcast";
     case Collective::kBarrier: return "barrier";
     case Collective::kSplit: return "split";
+    case Collective::kFinish: return "the end";
   }
   return "an unknown collective";
 }
@@ -63,10 +64,11 @@ std::string Activity::text() const {
   return text;
 }
 
-bool Failure::set(const Error& error) {
+bool Failure::set(const Error& error, int lost) {
   std::uint32_t none = 0;
   if (!state.compare_exchange_strong(none, 1, std::memory_order_acq_rel)) return false;
   code = static_cast<std::uint32_t>(error.code);
+  lost_rank = lost;
   bytes = static_cast<std::uint32_t>(std::min(error.message.size(), sizeof text));
   std::memcpy(text, error.message.data(), bytes);
   state.store(2, std::memory_order_release);

@@ -10,7 +10,7 @@
 
 namespace inflight::comm {
 
-enum class Collective : std::uint32_t { kNone, kAllReduceSum, kAllReduceMax, kReduceScatterSum, kAllGather, kAllToAll, kBroadcast, kBarrier, kSplit };
+enum class Collective : std::uint32_t { kNone, kAllReduceSum, kAllReduceMax, kReduceScatterSum, kAllGather, kAllToAll, kBroadcast, kBarrier, kSplit, kFinish };
 const char* name_of(Collective collective);
 
 // What a rank does. Written by that rank alone.
@@ -38,12 +38,13 @@ struct alignas(64) Activity {
 // The first failure. Whoever claims it writes it; everybody reads.
 struct alignas(64) Failure {
   bool failed() const { return state.load(std::memory_order_acquire) != 0; }
-  // False: another failure was first.
-  bool set(const Error& error);
+  // lost: the rank that others found dead, -1: none. False: another failure was first.
+  bool set(const Error& error, int lost = -1);
   std::optional<Error> get() const;
 
   std::atomic<std::uint32_t> state{0};  // 0 none, 1 being written, 2 written
   std::uint32_t code = 0;
+  std::int32_t lost_rank = 0;  // valid with get()'s error
   std::uint32_t bytes = 0;
   char text[4096 - 64]{};
 };

@@ -5,16 +5,16 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <thread>
-
-#include "base/thread_pool.h"
 
 namespace inflight::comm {
 namespace {
 
-constexpr int kSpins = 4000;          // about 100 us: ranks that have a CPU each meet within that
-constexpr int kSpinsCrowded = 50;     // more ranks than CPUs: the awaited one needs this CPU
+// Ranks that have a CPU each meet within some 50 us. Where spinning was in vain - the awaited rank needs this CPU, or has longer work - it is cut short for
+// the next times, and lengthened when it pays again.
+constexpr int kMostSpins = 2000, kFewestSpins = 20;
 constexpr int kYields = 500;          // then a sleep, which costs the waker a system call and the sleeper some 50 us
 constexpr long kSleepNs = 20'000'000;  // a failure, and a wake-up that got lost, are noticed after that
 
@@ -36,7 +36,7 @@ std::int64_t Segment::bytes(int ranks) { return pages(ranks * (static_cast<std::
 
 Segment::Segment(std::shared_ptr<std::byte> memory, int rank, int ranks, Failure& failure)
     : memory_(std::move(memory)), rooms_(memory_.get() + bytes(ranks) - ranks * 2 * kRoom), rank_(rank), ranks_(ranks),
-      spins_(ranks <= usable_threads() ? kSpins : kSpinsCrowded), failure_(failure) {}
+      spins_(kMostSpins), failure_(failure) {}
 
 void Segment::arrive(std::uint64_t call) {
   Flag& mine = flag(rank_);
@@ -49,9 +49,13 @@ void Segment::arrive(std::uint64_t call) {
 bool Segment::wait(int rank) {
   Flag& awaited = flag(rank);
   for (int spins = 0; spins < spins_; ++spins) {
-    if (reached(awaited.arrived.load(std::memory_order_acquire), sequence_)) return true;
+    if (reached(awaited.arrived.load(std::memory_order_acquire), sequence_)) {
+      spins_ = std::min(kMostSpins, spins_ + spins_ / 8 + 1);
+      return true;
+    }
     __builtin_ia32_pause();
   }
+  spins_ = std::max(kFewestSpins, spins_ / 2);
   for (int yields = 0;; ++yields) {
     std::uint32_t arrived = awaited.arrived.load(std::memory_order_acquire);
     if (reached(arrived, sequence_)) return true;

@@ -48,7 +48,7 @@ class Segment {
   std::shared_ptr<std::byte> memory_;
   std::byte* rooms_;
   const int rank_, ranks_;
-  const int spins_;
+  int spins_;
   std::uint32_t sequence_ = 0;
   int turn_ = 0;
   Failure& failure_;
