@@ -2,13 +2,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <functional>
 #include <thread>
 
+#include "comm/agree.h"
 #include "comm/check_for_test.h"
+#include "comm/group.h"
 #include "comm/self.h"
 #include "comm/threads.h"
 
@@ -157,6 +161,111 @@ TEST(Threads, traffic_is_that_of_rings) {
     EXPECT_EQ(comm.traffic().collectives, 6);
     return "";
   });
+}
+
+TEST(Agree, names_the_rank_and_what_differs) {
+  const auto said = [](const std::vector<std::vector<Fact>>& facts) {
+    auto ranks = thread_ranks(static_cast<int>(facts.size()));
+    const auto messages = on_all(ranks, [&](Comm& comm) {
+      const auto agreed = agree(comm, facts[static_cast<std::size_t>(comm.rank())]);
+      EXPECT_EQ(comm.error(), std::nullopt);
+      return agreed ? "" : agreed.error().message;
+    });
+    for (const std::string& message : messages) EXPECT_EQ(message, messages[0]);
+    return messages[0];
+  };
+  const std::vector<Fact> facts = {{"version", "0.1.0"}, {"isa", "avx2"}, {"tensors", std::string(3000, 'x')}}, none;
+  EXPECT_EQ(said({facts}), "");
+  EXPECT_EQ(said({facts, facts, facts}), "");
+  EXPECT_EQ(said({none, none}), "");
+  auto other = facts;
+  other[1].second = "avx512";
+  EXPECT_EQ(said({facts, facts, other}), "isa of rank 2 is \"avx512\", that of rank 0 \"avx2\"; all ranks need the same");
+  EXPECT_EQ(said({other, facts, other}), "isa of rank 1 is \"avx2\", that of rank 0 \"avx512\"; all ranks need the same");
+  EXPECT_EQ(said({facts, none}), "rank 1 knows no version; that of rank 0 is \"0.1.0\"");
+  EXPECT_EQ(said({none, facts}), "version of rank 1 is \"0.1.0\"; rank 0 knows none");
+}
+
+// body(comm) in a process for each rank, over memory that they share; what each returns.
+std::vector<std::string> on_processes(int size, const std::function<std::string(Comm&)>& body) {
+  const auto memory = memory_of_processes();
+  std::string notices_name, segment_name;
+  const std::int64_t notices_bytes = Notices::bytes(size), segment_bytes = Segment::bytes(size);
+  const auto notices = memory->create(notices_bytes, notices_name), segment = memory->create(segment_bytes, segment_name);
+  EXPECT_TRUE(notices && segment);
+  std::vector<Place> places;
+  for (int rank = 0; rank < size; ++rank) places.push_back({.world = rank, .host = 0});
+  std::vector<int> pipes, processes;
+  for (int rank = 0; rank < size; ++rank) {
+    int ends[2];
+    EXPECT_EQ(::pipe(ends), 0);
+    if (const int process = ::fork(); process != 0) {
+      processes.push_back(process);
+      pipes.push_back(ends[0]);
+      ::close(ends[1]);
+      continue;
+    }
+    std::string result = "cannot attach";
+    const auto my_notices = memory->attach(notices_name, notices_bytes), my_segment = memory->attach(segment_name, segment_bytes);  // mapped elsewhere than in the others
+    if (my_notices && my_segment) {
+      auto world = std::make_shared<World>();
+      world->rank = world->local = rank;
+      world->notices_memory = *my_notices;
+      world->notices.memory = my_notices->get();
+      world->memory = memory_of_processes();
+      Group group(world, places, rank, 1, *my_segment);
+      result = body(group);
+    }
+    EXPECT_EQ(::write(ends[1], result.data(), result.size()), static_cast<ssize_t>(result.size()));
+    ::_exit(0);
+  }
+  std::vector<std::string> results;
+  for (const int end : pipes) {
+    std::string& result = results.emplace_back();
+    char buffer[4096];
+    for (ssize_t n; (n = ::read(end, buffer, sizeof buffer)) > 0;) result.append(buffer, static_cast<std::size_t>(n));
+    ::close(end);
+  }
+  for (const int process : processes) ::waitpid(process, nullptr, 0);
+  memory->forget(notices_name);
+  memory->forget(segment_name);
+  return results;
+}
+
+TEST(Processes, collectives_equal_plain_loops_and_groups_split) {
+  for (const int size : {1, 2, 3, 5}) {
+    const std::vector<int> hosts(static_cast<std::size_t>(size), 0);
+    for (const std::string& wrong : on_processes(size, [&](Comm& comm) {
+           const std::string wrong = check::collectives(comm, 9, by_host(hosts));
+           return wrong.empty() ? check::splits(comm, hosts) : wrong;
+         }))
+      EXPECT_EQ(wrong, "");
+  }
+}
+
+TEST(Processes, a_failure_wakes_those_that_sleep) {
+  const auto messages = on_processes(3, [](Comm& comm) {
+    if (comm.rank() == 1) {
+      comm.state("reading \"#\"", 5);
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      comm.fail(Error{Code::kCorrupt, "bad"});
+    }
+    comm.barrier();
+    return comm.error() ? comm.error()->message : "no error";
+  });
+  for (const std::string& message : messages) EXPECT_EQ(message, "rank 1 (reading \"5\"): bad");
+}
+
+TEST(Activity, says_what_was_set) {
+  alignas(64) Activity activity;
+  EXPECT_EQ(activity.text(), "start");
+  activity.set("step #, layer #, #", 17, -3);
+  EXPECT_EQ(activity.text(), "step 17, layer -3, #");
+  activity.enter(Collective::kAllToAll);
+  EXPECT_EQ(activity.text(), "step 17, layer -3, #: all_to_all");
+  activity.leave();
+  activity.set(std::string(200, 'x').c_str(), 0, 0);
+  EXPECT_EQ(activity.text(), std::string(95, 'x'));
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kRound{100};
-constexpr milliseconds kBeat{500};
+constexpr milliseconds kBeat{200};
 constexpr milliseconds kPaused{2000};     // between two rounds: this process itself was stopped, and what it did not hear means nothing
 constexpr milliseconds kTermPatience{500};  // from SIGTERM, for news of a rank that died; the launcher kills after a second
 constexpr milliseconds kTermGrace{300};   // then, for the main thread to put its things in order

@@ -1,6 +1,6 @@
 // A thread of each rank that watches the others: who was killed, stopped or hangs, and whose failure it is that all end with.
 //
-// Every rank has a connection to rank 0 and says twice a second that it lives and what it does. A connection that ends early is a rank that was killed; one that is
+// Every rank has a connection to rank 0 and says five times a second that it lives and what it does. A connection that ends early is a rank that was killed; one that is
 // silent is a rank that was stopped, or whose host is gone. Rank 0 tells the others; they watch rank 0 in the same way.
 #pragma once
 #include <atomic>
