@@ -109,6 +109,13 @@ Result<bool> streaming_road(const EngineOptions& options) {
   return fail(Code::kInvalidArgument, "unknown --load-choices \"{}\"; {}", options.load_choices, known_names_hint(options.load_choices, kKnown));
 }
 
+// The place of one of data_parallel_size groups of tensor_parallel_size ranks.
+params::Topology topology_of(const EngineOptions& options, int rank) {
+  const bool experts_apart = options.enable_expert_parallel || options.data_parallel_size > 1;
+  return {.tp_rank = rank % options.tensor_parallel_size, .tp_size = options.tensor_parallel_size, .ep_rank = experts_apart ? rank : 0,
+          .ep_size = experts_apart ? options.tensor_parallel_size * options.data_parallel_size : 1};
+}
+
 }  // namespace
 
 Result<ModelPlan> plan_model(const std::string& folder, const EngineOptions& options) {
@@ -119,16 +126,16 @@ Result<ModelPlan> plan_model(const std::string& folder, const EngineOptions& opt
   plan.info = prepared.model->info();
   plan.notes = plan.info.notes;
   const nn::KvShape kv = plan.info.kv_shape(16, TRY(kv_cache_dtype(options)));
-  for (int rank = 0; rank < options.tensor_parallel_size; ++rank) {
-    const params::Topology topology{.tp_rank = rank, .tp_size = options.tensor_parallel_size, .ep_rank = options.enable_expert_parallel ? rank : 0,
-                                    .ep_size = options.enable_expert_parallel ? options.tensor_parallel_size : 1};
-    auto local = options.tensor_parallel_size == 1 ? std::move(prepared.plan) : TRY(loader::plan_load(prepared.checkpoint, plan.table, topology, prepared.policy, prepared.pool->threads()));
+  const int size = options.tensor_parallel_size * options.data_parallel_size;
+  for (int rank = 0; rank < size; ++rank) {
+    const params::Topology topology = topology_of(options, rank);
+    auto local = size == 1 ? std::move(prepared.plan) : TRY(loader::plan_load(prepared.checkpoint, plan.table, topology, prepared.policy, prepared.pool->threads()));
     const std::int64_t heads = kv.latent ? 1 : std::max<std::int64_t>(kv.kv_heads / options.tensor_parallel_size, 1);
     plan.ranks.push_back({local.params.weight_bytes, local.source_bytes, local.staging_bytes, kv.token_bytes() / std::max<std::int64_t>(kv.kv_heads, 1) * heads});
     if (rank == 0) plan.ignored = local.ignored;
-    if (options.tensor_parallel_size == 1) plan.plan = std::move(local.params);
+    if (size == 1) plan.plan = std::move(local.params);
   }
-  if (options.tensor_parallel_size > 1) plan.plan = std::move(prepared.plan.params);
+  if (size > 1) plan.plan = std::move(prepared.plan.params);
   return plan;
 }
 
@@ -143,16 +150,14 @@ Result<DType> kv_cache_dtype(const EngineOptions& options) {
 
 namespace {
 
-Result<params::Topology> topology_of(const EngineOptions& options, const comm::Comm* ranks) {
-  const int size = ranks ? ranks->size() : 1, rank = ranks ? ranks->rank() : 0;
+Result<params::Topology> check_topology(const EngineOptions& options, const comm::Comm* ranks) {
+  const int size = ranks ? ranks->size() : 1;
   for (const auto& [flag, value] : {std::pair("--tensor-parallel-size", options.tensor_parallel_size), std::pair("--data-parallel-size", options.data_parallel_size)})
     if (value < 1) return fail(Code::kInvalidArgument, "{} {}: must be at least 1", flag, value);
-  if (options.data_parallel_size != 1) return fail(Code::kUnsupported, "--data-parallel-size {} is not supported yet; all ranks work on the same sequences (1)", options.data_parallel_size);
-  if (std::int64_t{options.tensor_parallel_size} * options.data_parallel_size != size)
-    return fail(Code::kInvalidArgument, "--tensor-parallel-size {} needs {} rank{}, but {} {} running; start as many (mpirun -n {} ...)", options.tensor_parallel_size, options.tensor_parallel_size,
-                options.tensor_parallel_size == 1 ? "" : "s", size, size == 1 ? "is" : "are", options.tensor_parallel_size);
-  const bool experts_apart = options.enable_expert_parallel;
-  return params::Topology{.tp_rank = rank, .tp_size = size, .ep_rank = experts_apart ? rank : 0, .ep_size = experts_apart ? size : 1};
+  if (const std::int64_t needed = std::int64_t{options.tensor_parallel_size} * options.data_parallel_size; needed != size)
+    return fail(Code::kInvalidArgument, "--tensor-parallel-size {}{} needs {} rank{}, but {} {} running; start as many (mpirun -n {} ...)", options.tensor_parallel_size,
+                options.data_parallel_size == 1 ? "" : fmt::format(" with --data-parallel-size {}", options.data_parallel_size), needed, needed == 1 ? "" : "s", size, size == 1 ? "is" : "are", needed);
+  return topology_of(options, ranks ? ranks->rank() : 0);
 }
 
 // Ranks that were started on other folders, or with other options, would compute nonsense together.
@@ -174,9 +179,14 @@ Result<std::unique_ptr<OpenedModel>> open_rank(const std::string& folder, const 
   auto opened = std::make_unique<OpenedModel>();
   comm::Comm* ranks = group.get();
   const bool streaming = TRY(streaming_road(options));
-  const params::Topology topology = TRY(topology_of(options, ranks));
+  const params::Topology topology = TRY(check_topology(options, ranks));
   int threads = usable_threads();
   if (ranks) threads = std::max(1, threads / std::max(neighbours(*ranks).same_cpus, 1));
+  std::shared_ptr<comm::Comm> tensor_ranks = group;  // groups of ranks one after another share each matrix
+  if (ranks && topology.tp_size < ranks->size()) {
+    tensor_ranks = ranks->split(ranks->rank() / topology.tp_size);
+    if (!tensor_ranks) return std::unexpected(ranks->error().value_or(Error{Code::kInternal, "the ranks could not be grouped"}));
+  }
   Prepared prepared = TRY(prepare(folder, options, topology, threads, opened->table, &opened->store));
   TRY(check_same(ranks, prepared, opened->table, options));
   const quant::ComputePolicy compute = TRY(quant::make_compute_policy(options.compute, prepared.kernels->isa));
@@ -199,7 +209,7 @@ Result<std::unique_ptr<OpenedModel>> open_rank(const std::string& folder, const 
                 options.quantization.empty() ? "; try --quantization wint8 or wint4-g128" : streaming ? "; try a smaller format" : "; try --load-choices default_v1");
 
   TRY(opened->store.allocate(prepared.plan.params));
-  const loader::LoadContext context{prepared.checkpoint, prepared.plan, opened->table, *prepared.kernels, *prepared.pool, opened->store, ranks};
+  const loader::LoadContext context{prepared.checkpoint, prepared.plan, opened->table, *prepared.kernels, *prepared.pool, opened->store, tensor_ranks.get()};
   opened->report = TRY(streaming ? loader::load_streaming(context, progress) : loader::load_whole(context, progress));
 
   limit_codes(options, opened->store, opened->table.rows.size(), opened->notes);
@@ -222,7 +232,9 @@ Result<std::unique_ptr<OpenedModel>> open_rank(const std::string& folder, const 
   opened->runtime->fp8_attention = options.fp8_sdpa;
   opened->ranks = group;
   opened->topology = topology;
-  opened->runtime->tensor_ranks = ranks;
+  opened->tensor_ranks = tensor_ranks;
+  opened->runtime->tensor_ranks = topology.tp_size > 1 ? tensor_ranks.get() : nullptr;
+  if (options.data_parallel_size > 1 && opened->model->info().experts > 0) opened->runtime->expert_ranks = ranks;
   return opened;
 }
 

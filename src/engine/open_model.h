@@ -34,6 +34,7 @@ struct OpenedModel {
   std::unique_ptr<nn::Runtime> runtime;         // kernels, pool, arithmetic, workspace: what forward() needs
   std::shared_ptr<comm::Comm> ranks;            // nullptr: one rank
   params::Topology topology;                    // of this rank
+  std::shared_ptr<comm::Comm> tensor_ranks;     // the part of `ranks` that shares each matrix; nullptr: all of them
   std::int32_t number = 0;                      // which of rank 0's models this is, the same on all ranks
   std::shared_ptr<Leader> leader;               // on rank 0 of several: what forward() and KV caches tell the others through
   loader::LoadReport report;
@@ -55,7 +56,7 @@ struct ModelPlan {
   models::ModelInfo info;
   params::ParamTable table;
   quant::ParamPlan plan;                        // per parameter: format, bytes; all of it, as one rank holds it
-  std::vector<RankPlan> ranks;                  // tensor_parallel_size of them
+  std::vector<RankPlan> ranks;                  // tensor_parallel_size * data_parallel_size of them
   std::vector<std::string> ignored;             // checkpoint tensors that a listed rule ignores, with the rule
   std::vector<std::string> notes;
 };

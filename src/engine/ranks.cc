@@ -10,25 +10,26 @@
 #include <vector>
 
 #include "base/file.h"
+#include "engine/rank_groups.h"
 
 namespace inflight::engine {
 namespace {
 
 // What rank 0 tells the others: a head, then arrays.
-enum class Kind : std::int32_t { kStep, kCreateCache, kDropCache, kRepeatCache, kMemory, kEnd };
+enum class Kind : std::int32_t { kStep, kCreateCache, kDropCache, kRepeatCache, kMemory, kExpertTokens, kEnd };
 
 struct Head {
   std::int64_t bytes = 0;    // of the whole message
   Kind kind = Kind::kEnd;
   std::int32_t model = 0;
   std::int64_t cache = 0;
-  // Step: tokens, spans, rows of logits, tokens of the decode arithmetic, whether activations are observed.
+  // Step: tokens, spans, rows of logits, tokens of the decode arithmetic, whether activations are observed, experts' tokens counted, hidden states wanted.
   // Caches: the shape and blocks; what repeat() takes.
   std::int64_t numbers[8] = {};
 };
 
 struct SpanHead {
-  std::int64_t first, count, rope_length, blocks;
+  std::int64_t first, count, rope_length, blocks, group;
 };
 
 // A message up to this length is one broadcast, a longer one two.
@@ -102,6 +103,24 @@ Result<MemoryLimit> smallest_share(comm::Comm& ranks) {
   return smallest;
 }
 
+using ExpertTokens = std::vector<std::vector<std::int64_t>>;
+
+// What the other ranks have counted, added on rank 0 and forgotten on the others. A collective.
+void sum_expert_tokens(comm::Comm& ranks, ExpertTokens& counts) {
+  std::vector<std::int64_t> mine;
+  for (std::vector<std::int64_t>& layer : counts) {
+    mine.insert(mine.end(), layer.begin(), layer.end());
+    if (ranks.rank() != 0) std::ranges::fill(layer, 0);
+  }
+  std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(ranks.size()));
+  ranks.all_gather(mine.data(), static_cast<std::int64_t>(mine.size() * sizeof(std::int64_t)), all.data());
+  if (ranks.rank() != 0 || ranks.error()) return;
+  const std::int64_t* other = all.data() + mine.size();
+  for (int rank = 1; rank < ranks.size(); ++rank)
+    for (std::vector<std::int64_t>& layer : counts)
+      for (std::int64_t& count : layer) count += *other++;
+}
+
 class NoObserver : public nn::Observer {
  public:
   void see(std::size_t, Place, const float*, std::int64_t, std::int64_t, std::int64_t) override {}
@@ -112,21 +131,47 @@ class NoObserver : public nn::Observer {
 // Rank 0's end. The last owner to go tells the others that it is over.
 class Leader : public std::enable_shared_from_this<Leader> {
  public:
-  Leader(std::shared_ptr<comm::Comm> ranks, std::int32_t model) : ranks_(std::move(ranks)), model_(model) {}
+  Leader(std::shared_ptr<comm::Comm> ranks, std::int32_t model, int tensor_ranks)
+      : ranks_(std::move(ranks)), model_(model), group_step_(ranks_->size() / tensor_ranks, tensor_ranks), assignment_(group_step_.groups()) {}
   ~Leader() { tell({.kind = Kind::kEnd}); }
 
   comm::Comm& ranks() { return *ranks_; }
 
-  void step(const nn::Step& step, bool observed) {
+  // Tells the others of the step; returns the part of it that is this rank's.
+  const nn::Step& step(const nn::Step& step, nn::Runtime& runtime, const models::Model& model) {
+    tell_step(step, runtime);
+    if (group_step_.groups() == 1 || ranks_->error()) return step;
+    const nn::Step& part = group_step_.build(step, group_of_, 0, model, step.hidden != nullptr);
+    runtime.group_tokens = group_step_.tokens();
+    return part;
+  }
+  // After the part: logits of all groups.
+  void collect(const nn::Step& step, const models::Model& model) {
+    if (group_step_.groups() > 1) group_step_.collect(step, *ranks_, model);
+  }
+
+  void collect_expert_tokens(ExpertTokens& counts) {
+    if (group_step_.groups() == 1) return;  // rank 0 routes all tokens
+    tell({.kind = Kind::kExpertTokens});
+    sum_expert_tokens(*ranks_, counts);
+  }
+
+ private:
+  void tell_step(const nn::Step& step, const nn::Runtime& runtime) {
+    const bool observed = runtime.observer != nullptr;
+    if (observed && group_step_.groups() > 1) return ranks_->fail({Code::kUnsupported, "activations are observed on ranks that have the same tokens; use --data-parallel-size 1"});
     const auto cache = caches_.find(step.cache);
     if (cache == caches_.end()) return ranks_->fail({Code::kInternal, "a step on a KV cache that the other ranks do not have; make it with create_cache()"});
     ranks_->state("computes a step of # tokens", static_cast<std::int64_t>(step.ids.size()));
     begin({.kind = Kind::kStep, .cache = cache->second,
-           .numbers = {static_cast<std::int64_t>(step.ids.size()), static_cast<std::int64_t>(step.spans.size()), static_cast<std::int64_t>(step.logit_rows.size()), step.decode_tokens, observed}});
+           .numbers = {static_cast<std::int64_t>(step.ids.size()), static_cast<std::int64_t>(step.spans.size()), static_cast<std::int64_t>(step.logit_rows.size()), step.decode_tokens, observed,
+                       runtime.expert_tokens != nullptr, step.hidden != nullptr}});
+    group_of_ = assignment_.assign(step);
     const std::int64_t block_size = step.cache->shape().block_size;
     const auto blocks = [&](const nn::Span& span) { return step.positions[static_cast<std::size_t>(span.first + span.count - 1)] / block_size + 1; };
-    for (const nn::Span& span : step.spans) {
-      const SpanHead head{span.first, span.count, span.rope_length, blocks(span)};
+    for (std::size_t i = 0; i < step.spans.size(); ++i) {
+      const nn::Span& span = step.spans[i];
+      const SpanHead head{span.first, span.count, span.rope_length, blocks(span), group_of_[i]};
       append<SpanHead>(message_, {&head, 1});
     }
     append(message_, step.ids);
@@ -136,6 +181,7 @@ class Leader : public std::enable_shared_from_this<Leader> {
     send();
   }
 
+ public:
   Result<std::shared_ptr<nn::KvCache>> create_cache(const nn::KvShape& shape, std::int64_t blocks) {
     auto cache = std::make_unique<nn::KvCache>(TRY(nn::KvCache::create(shape, blocks)));
     const std::int64_t id = next_cache_++;
@@ -163,6 +209,7 @@ class Leader : public std::enable_shared_from_this<Leader> {
   void drop(const nn::KvCache* cache) {
     tell({.kind = Kind::kDropCache, .cache = caches_.at(cache)});
     caches_.erase(cache);
+    assignment_.forget(cache);
   }
   void tell(const Head& head) {
     begin(head);
@@ -186,6 +233,9 @@ class Leader : public std::enable_shared_from_this<Leader> {
   std::int64_t next_cache_ = 1;
   std::unordered_map<const nn::KvCache*, std::int64_t> caches_;
   std::vector<std::byte> message_;
+  GroupStep group_step_;
+  GroupAssignment assignment_;
+  std::vector<std::int32_t> group_of_;  // of the step's spans
 };
 
 namespace {
@@ -195,10 +245,11 @@ class LeadingModel : public models::Model {
  public:
   LeadingModel(std::unique_ptr<models::Model> model, std::shared_ptr<Leader> leader) : model_(std::move(model)), leader_(std::move(leader)) { info_ = model_->info(); }
   void forward(const nn::Step& step, nn::Runtime& runtime) const override {
-    leader_->step(step, runtime.observer != nullptr);
+    const nn::Step& part = leader_->step(step, runtime, *model_);
     if (leader_->ranks().error()) return;
     try {
-      model_->forward(step, runtime);
+      model_->forward(part, runtime);
+      leader_->collect(step, *model_);
     } catch (const std::exception& error) {  // the others are in the middle of the step and cannot end it without this rank
       leader_->ranks().fail(out_of_memory("the step", error));
     }
@@ -213,7 +264,7 @@ class LeadingModel : public models::Model {
 // One model of a rank that follows.
 class Follower {
  public:
-  explicit Follower(OpenedModel& opened) : opened_(&opened) {}
+  explicit Follower(OpenedModel& opened) : opened_(&opened), group_step_(opened.ranks->size() / opened.topology.tp_size, opened.topology.tp_size) {}
   std::int32_t number() const { return opened_->number; }
 
   void obey(const Head& head, const std::byte* arrays) {
@@ -230,6 +281,7 @@ class Follower {
       case Kind::kDropCache: caches_.erase(head.cache); return;
       case Kind::kRepeatCache: return caches_.at(head.cache).repeat(n[0], n[1], n[2], n[3]);
       case Kind::kMemory: (void)smallest_share(ranks); return;
+      case Kind::kExpertTokens: make_counts(); return sum_expert_tokens(ranks, expert_tokens_);
       case Kind::kEnd: caches_.clear(); return;
     }
   }
@@ -243,19 +295,38 @@ class Follower {
     nn::Step step{.ids = reader.take<std::int32_t>(tokens), .positions = reader.take<std::int32_t>(tokens)};
     step.logit_rows = reader.take<std::int32_t>(rows);
     spans_.clear();
+    group_of_.clear();
+    for (const SpanHead& span : span_heads) group_of_.push_back(static_cast<std::int32_t>(span.group));
     for (const SpanHead& span : span_heads) spans_.push_back({span.first, span.count, reader.take<std::int32_t>(span.blocks).data(), span.rope_length});
     step.spans = spans_;
     step.decode_tokens = head.numbers[3];
     step.cache = &caches_.at(head.cache);
-    opened_->runtime->observer = head.numbers[4] != 0 ? &observer_ : nullptr;
-    opened_->model->forward(step, *opened_->runtime);
-    opened_->runtime->observer = nullptr;
+    nn::Runtime& runtime = *opened_->runtime;
+    runtime.observer = head.numbers[4] != 0 ? &observer_ : nullptr;
+    if (group_step_.groups() == 1) {
+      opened_->model->forward(step, runtime);
+    } else {
+      make_counts();
+      runtime.expert_tokens = head.numbers[5] != 0 ? &expert_tokens_ : nullptr;
+      const nn::Step& part = group_step_.build(step, group_of_, opened_->ranks->rank(), *opened_->model, head.numbers[6] != 0);
+      runtime.group_tokens = group_step_.tokens();
+      opened_->model->forward(part, runtime);
+      group_step_.collect(step, *opened_->ranks, *opened_->model);
+    }
+    runtime.observer = nullptr;
+  }
+  void make_counts() {
+    const models::ModelInfo& info = opened_->model->info();
+    if (expert_tokens_.empty()) expert_tokens_.assign(static_cast<std::size_t>(info.layers), std::vector<std::int64_t>(static_cast<std::size_t>(info.experts)));
   }
 
   OpenedModel* opened_;
   std::map<std::int64_t, nn::KvCache> caches_;
   std::vector<nn::Span> spans_;
   NoObserver observer_;
+  GroupStep group_step_;
+  std::vector<std::int32_t> group_of_;  // of the step's spans
+  ExpertTokens expert_tokens_;          // since rank 0 collected them
 };
 
 }  // namespace
@@ -309,13 +380,17 @@ Result<void> follow(OpenedModel& opened) {
   return follow(one);
 }
 
+void collect_expert_tokens(OpenedModel& opened) {
+  if (opened.leader && opened.runtime->expert_tokens) opened.leader->collect_expert_tokens(*opened.runtime->expert_tokens);
+}
+
 void join(OpenedModel& opened) {
   static std::atomic<std::int32_t> last{0};
   comm::Comm& ranks = *opened.ranks;
   opened.number = ranks.rank() == 0 ? last.fetch_add(1, std::memory_order_relaxed) + 1 : 0;
   ranks.broadcast(&opened.number, sizeof opened.number, 0);
   if (ranks.rank() != 0 || ranks.error()) return;
-  opened.leader = std::make_shared<Leader>(opened.ranks, opened.number);
+  opened.leader = std::make_shared<Leader>(opened.ranks, opened.number, opened.topology.tp_size);
   opened.model = std::make_unique<LeadingModel>(std::move(opened.model), opened.leader);
 }
 

@@ -33,6 +33,9 @@ std::optional<Error> failure(const OpenedModel& opened);
 Result<void> follow(std::span<OpenedModel* const> models);
 Result<void> follow(OpenedModel& opened);
 
+// Where Runtime::expert_tokens counts on rank 0: adds what other groups of ranks (data-parallel attention) have counted since the last call.
+void collect_expert_tokens(OpenedModel& opened);
+
 // For open_model(). On rank 0 of a group: makes the opened model's forward() lead. On others: remembers which model of rank 0's it is. A collective.
 void join(OpenedModel& opened);
 

@@ -140,6 +140,11 @@ Decoder::Decoder(std::string architecture, DecoderConfig config, const nn::Decla
 void Decoder::forward(const nn::Step& step, nn::Runtime& rt) const {
   rt.workspace.reset();
   const nn::Pass pass{rt, static_cast<std::int64_t>(step.ids.size()), step.decode_tokens};
+  if (pass.tokens == 0) {  // of several groups of ranks this one has no work; the experts here still serve the others' tokens
+    for (const Layer& layer : layers_)
+      if (const auto* sparse = std::get_if<nn::SparseMlp>(&layer.mlp); sparse && rt.expert_ranks) (*sparse)(pass, nullptr, config_.attention.hidden, nullptr, nn::padded(config_.attention.hidden));
+    return;
+  }
   const std::int64_t hidden = config_.attention.hidden, stride = nn::padded(hidden);
   const kernels::VectorKernels& vector = *rt.kernels->vector;
 

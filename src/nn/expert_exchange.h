@@ -14,7 +14,7 @@ struct ExpertTokens {
   const float* x = nullptr;              // [tokens, ldx]
   std::int64_t ldx = 0;
   std::int64_t tokens = 0;
-  const std::int32_t* chosen = nullptr;  // [tokens, top_k]; -1: that choice is another rank's
+  std::int32_t* chosen = nullptr;        // [tokens, top_k]; -1: that choice is another rank's
   const float* weights = nullptr;        // [tokens, top_k]
 };
 

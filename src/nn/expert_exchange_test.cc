@@ -45,7 +45,7 @@ struct Outcome {
   std::int64_t pairs = 0;
 };
 
-Outcome exchange(comm::Comm& ranks, const Tokens& tokens, std::int64_t top_k, std::int64_t rank_experts, std::int64_t most, bool gather) {
+Outcome exchange(comm::Comm& ranks, Tokens tokens, std::int64_t top_k, std::int64_t rank_experts, std::int64_t most, bool gather) {
   ThreadPool pool(1);
   Runtime rt{.kernels = kernels::choose().value(), .pool = &pool, .expert_ranks = &ranks};
   Outcome outcome{.y = std::vector<float>(static_cast<std::size_t>(tokens.count * kLd), 0.5f)};

@@ -2,12 +2,14 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "base/thread_pool.h"
 #include "comm/comm.h"
 #include "kernels/kernels.h"
 #include "nn/observer.h"
+#include "params/expert_placement.h"
 #include "quant/apply.h"
 #include "tensor/buffer.h"
 
@@ -34,6 +36,8 @@ struct AttentionScales {
   float q = 1, k = 1, v = 1;
 };
 
+inline constexpr std::int64_t kGatherTokens = 16;  // to be measured
+
 struct Runtime {
   const kernels::Kernels* kernels = nullptr;
   ThreadPool* pool = nullptr;
@@ -43,6 +47,13 @@ struct Runtime {
   bool fp8_attention = false;    // queries and probabilities are E4M3 too
   comm::Comm* tensor_ranks = nullptr;  // that share each matrix; nullptr: one
   comm::Comm* expert_ranks = nullptr;  // that share the experts; nullptr: they are those of tensor_ranks, and all have the same tokens
+  // With expert_ranks, which are groups of equally many tensor_ranks one after another: the tokens of each group in this step, by arithmetic.
+  struct GroupTokens {
+    std::int64_t decode = 0, prefill = 0;
+  };
+  std::vector<GroupTokens> group_tokens;
+  std::int64_t gather_tokens = kGatherTokens;  // up to so many tokens of all groups together go to all ranks, more to their experts' alone
+  std::shared_ptr<const params::ExpertPlacement> placement;  // nullptr: ranks have equal runs of the experts
   Workspace workspace;
   std::vector<std::vector<std::int64_t>>* expert_tokens = nullptr;  // [layers][experts]: tokens sent to each expert are counted here, where it is wanted
   Observer* observer = nullptr;  // is shown activations, where there is one

@@ -3,6 +3,7 @@
 #include <optional>
 #include <vector>
 
+#include "nn/expert_exchange.h"
 #include "nn/mlp.h"
 #include "nn/router.h"
 #include "quant/experts.h"
@@ -25,11 +26,37 @@ class SparseMlp {
  public:
   SparseMlp(const Scope& scope, const SparseMlpSizes& sizes, std::int64_t layer);
   // y [T, ldy >= padded(hidden)] = sum over chosen experts of weight * expert(x), and the shared experts. On several ranks each has all tokens and computes its
-  // own experts, or its part of each; the sum over ranks ends the block.
+  // own experts, or its part of each; the sum over ranks ends the block. With Runtime::expert_ranks tokens travel to their experts: then all of those ranks call
+  // it, also those that have no tokens.
   void operator()(const Pass& pass, const float* x, std::int64_t ldx, float* y, std::int64_t ldy) const;
 
  private:
-  void run_experts(Runtime& rt, bool decode, std::int64_t tokens, const float* x, std::int64_t ldx, float* y, std::int64_t ldy) const;
+  // Tokens of one arithmetic.
+  struct Part {
+    bool decode;
+    std::int64_t tokens;
+    const float* x;     // [tokens, ldx]
+    std::int64_t ldx;
+    float* y;           // [tokens, ldy]
+    std::int64_t ldy;
+  };
+  struct Choices {
+    std::int32_t* chosen;  // [tokens, top_k]
+    float* weights;        // [tokens, top_k]
+  };
+  quant::ExpertArithmetic arithmetic_of(const Runtime& rt, const Part& part) const;
+  // One region over the part's tokens: y begins with what the shared experts give, or zeros; tokens [first, last) are routed, to physical experts where there is
+  // a placement; all are converted where that is wanted.
+  Choices route_tokens(Runtime& rt, const Part& part, std::int64_t first, std::int64_t last, const quant::ExpertArithmetic* arithmetic, std::byte* converted) const;
+  static std::int32_t replica_of(const params::ExpertPlacement& placement, std::int64_t layer, std::int32_t expert, float score);
+  // What was chosen becomes this rank's experts, in the numbers of the model, and -1 for those of others.
+  void localize(const Runtime& rt, int rank, std::int32_t* chosen, std::int64_t count) const;
+  // Every rank has the part's tokens.
+  void run_experts(Runtime& rt, const Part& part) const;
+  // Tokens travel.
+  void exchange(Runtime& rt, const Part& part) const;
+  // y += what this rank's experts give. all: rows of each expert on any rank, where the observer is to see them.
+  void compute(Runtime& rt, const quant::ExpertArithmetic& arithmetic, const std::byte* converted, const ExpertTokens& tokens, float* y, std::int64_t ldy, std::span<const std::int64_t> all) const;
   // Observer::forced_experts.
   void force_experts(Runtime& rt, const quant::ExpertArithmetic& arithmetic, std::int64_t tokens, const float* x, std::int64_t ldx, const std::byte* converted) const;
   // Shows what the expert's down_proj multiplies: [rows, intermediate] on the ranks that compute the expert.
