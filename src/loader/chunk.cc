@@ -13,7 +13,10 @@ const quant::FormTensor& codes_of(const LoadPlan& plan, const Route& route) { re
 
 // Bytes of one output as it is read: a row of the file, or the slice's inputs of a column.
 std::int64_t output_bytes(const LoadPlan& plan, const TensorInfo& tensor, const Route& route) {
-  if (route.form >= 0) return std::max<std::int64_t>(tensor.bytes() / std::max<std::int64_t>(plan.forms[static_cast<std::size_t>(route.form)].outputs, 1), 1);
+  if (route.form >= 0) {
+    const FormSource& source = plan.forms[static_cast<std::size_t>(route.form)];
+    return std::max<std::int64_t>(form_lines(source, 0, tensor, {0, source.outputs, route.read}).total() / std::max<std::int64_t>(source.outputs, 1), 1);
+  }
   return route.transposed ? (route.slice.col_end - route.slice.col_begin) * dtype_bits(tensor.dtype) / 8 : file_row_bytes(tensor);
 }
 
@@ -25,6 +28,15 @@ std::int64_t file_columns(const TensorInfo& tensor) {
 }
 
 std::int64_t file_row_bytes(const TensorInfo& tensor) { return row_bytes(tensor.dtype, file_columns(tensor)); }
+
+FormArea form_area(const LoadPlan& plan, const Chunk& chunk) {
+  const Route& route = plan.routes[chunk.route];
+  const quant::SharedScales* shared = shared_scales(plan, route);
+  if (!shared) return {chunk.row, chunk.rows, route.read};
+  const std::int64_t run = shared->rows == 0 ? std::max<std::int64_t>(route.rows, 1) : shared->rows, first = chunk.row - route.first_row;
+  const std::int64_t begin = first / run * run, end = std::min((first + chunk.rows + run - 1) / run * run, route.rows);
+  return {route.first_row + begin, end - begin, route.read};
+}
 
 const quant::SharedScales* shared_scales(const LoadPlan& plan, const Route& route) {
   const quant::Format* format = plan.params.slots[route.param].format;
@@ -40,7 +52,7 @@ bool in_two_looks(const LoadPlan& plan, const Route& route) {
 bool in_tiles(const LoadPlan& plan, const Route& route) { return route.transposed || (route.form >= 0 && codes_of(plan, route).reach == quant::Reach::kColumns); }
 
 std::int64_t chunk_buffer_bytes(const LoadPlan& plan, const TensorInfo& tensor, const Route& route, const Chunk& chunk) {
-  if (route.form >= 0) return form_bytes(tensor, codes_of(plan, route), chunk.row, chunk.rows);
+  if (route.form >= 0) return form_lines(plan.forms[static_cast<std::size_t>(route.form)], 0, tensor, form_area(plan, chunk)).total();
   if (!route.transposed) return (route.matrix ? chunk.rows : 1) * file_row_bytes(tensor);
   // The tile as it lies in the file, and one panel of it with inputs along the rows.
   const std::int64_t inputs = route.slice.col_end - route.slice.col_begin;
@@ -68,7 +80,7 @@ std::vector<Chunk> cut_chunks(const checkpoint::Checkpoint& checkpoint, const Lo
     for (std::int64_t at = route.slice.row_begin; at < route.slice.row_end;) {
       // Later chunks start on a panel; those of stored forms on the tensor's own multiples of 16, since some forms interleave neighbours.
       // Where rows share scales, chunks hold whole runs of them, counted from the matrix's first row.
-      const std::int64_t place = shared ? at - route.slice.row_begin : route.form >= 0 ? at : route.slice.local_row + at - route.slice.row_begin;
+      const std::int64_t place = shared ? at - (route.form >= 0 ? route.first_row : route.slice.row_begin) : route.form >= 0 ? at : route.slice.local_row + at - route.slice.row_begin;
       const std::int64_t rows = std::min(step - place % panel, route.slice.row_end - at);
       chunks.push_back({r, at, rows});
       at += rows;
@@ -85,7 +97,7 @@ std::int64_t staging_bytes(const checkpoint::Checkpoint& checkpoint, const LoadP
     const std::int64_t row = output_bytes(plan, tensor, route);
     const std::int64_t panel = row * quant::kPanelRows;
     if (route.form >= 0) forms = std::max(forms, form_scratch_bytes(plan.forms[static_cast<std::size_t>(route.form)]));
-    const std::int64_t whole = row * (route.slice.row_end - route.slice.row_begin);
+    const std::int64_t whole = row * (route.form >= 0 && shared_scales(plan, route) ? route.rows : route.slice.row_end - route.slice.row_begin);
     if (in_two_looks(plan, route)) matrix = std::max(matrix, std::min(whole, kMatrixStagingBytes / threads));
     const quant::SharedScales* shared = shared_scales(plan, route);
     largest = std::max(largest, shared && !in_two_looks(plan, route) ? shared->rows == 0 ? whole + panel : std::min(whole, row * shared->rows) + panel : in_tiles(plan, route) ? std::min(std::max(kTransposedTileBytes, panel), row * (route.slice.row_end - route.slice.row_begin)) + panel : std::min(tensor.bytes(), panel));

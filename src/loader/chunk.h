@@ -36,6 +36,9 @@ std::int64_t file_row_bytes(const checkpoint::TensorInfo& tensor);
 // Bytes of the buffer that one chunk is read into, without alignment.
 std::int64_t chunk_buffer_bytes(const LoadPlan& plan, const checkpoint::TensorInfo& tensor, const Route& route, const Chunk& chunk);
 
+// What is read of a matrix in a stored form to fill the chunk's rows: where rows of the piece share scales, all of those.
+FormArea form_area(const LoadPlan& plan, const Chunk& chunk);
+
 // The scales that rows of the route share while they are quantized; nullptr: none, or the numbers arrive quantized.
 const quant::SharedScales* shared_scales(const LoadPlan& plan, const Route& route);
 // Whether all of a route's rows share scales and lie in rows of the file: read by read_matrix() of stream.cc.

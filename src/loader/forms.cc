@@ -1,8 +1,11 @@
 #include "loader/forms.h"
 
 #include <algorithm>
+#include <cstring>
+#include <numeric>
 
 #include "loader/chunk.h"
+#include "quant/form_bytes.h"
 
 namespace inflight::loader {
 namespace {
@@ -87,40 +90,39 @@ std::int64_t row_bytes_of(const TensorInfo& info, const FormTensor& tensor) {
 
 }  // namespace
 
-FormRange form_range(const FormTensor& tensor, std::int64_t first, std::int64_t count) {
-  if (tensor.reach == Reach::kWhole) return {};
-  const std::int64_t begin = first / tensor.unit, end = (first + count + tensor.unit - 1) / tensor.unit;
-  return {begin * tensor.rows, end * tensor.rows, begin * tensor.unit};
+InputRange whole_units(const FormSource& source, InputRange inputs, std::int64_t step) {
+  std::int64_t unit = 1;
+  for (std::size_t t = 0; t < source.tensors.size(); ++t)
+    if (source.places[t] >= 0 && source.tensors[t].input_unit > 0) unit = std::lcm(unit, source.tensors[t].input_unit);
+  const std::int64_t start = std::lcm(unit, step);
+  return {inputs.begin / start * start, std::min(source.inputs, (inputs.end + unit - 1) / unit * unit)};
 }
 
-std::int64_t form_bytes(const TensorInfo& info, const FormTensor& tensor, std::int64_t first, std::int64_t count) {
-  const FormRange range = form_range(tensor, first, count);
-  const std::int64_t row = row_bytes_of(info, tensor);
-  if (tensor.reach == Reach::kRows) return (range.end - range.begin) * row;
-  if (tensor.reach == Reach::kColumns) return info.bytes() / std::max<std::int64_t>(row, 1) * (range.end - range.begin) * dtype_bits(info.dtype) / 8;
-  return info.bytes();
-}
-
-Result<FormBytes> read_form(const InputFile& file, const TensorInfo& info, const FormTensor& tensor, std::int64_t first, std::int64_t count, std::byte* buffer) {
-  const FormRange range = form_range(tensor, first, count);
-  const std::int64_t row = row_bytes_of(info, tensor), bytes = form_bytes(info, tensor, first, count);
-  if (tensor.reach != Reach::kColumns) {
-    TRY(file.read_at(buffer, static_cast<std::size_t>(bytes), info.begin + range.begin * row));
-    return FormBytes{buffer, row, range.origin, info.dtype};
+FormLines form_lines(const FormSource& source, std::size_t t, const TensorInfo& info, const FormArea& area) {
+  const FormTensor& tensor = source.tensors[t];
+  const auto pieces = [](std::int64_t n, std::int64_t of) { return (n + of - 1) / of; };
+  const std::int64_t row = std::max<std::int64_t>(row_bytes_of(info, tensor), 1);
+  if (tensor.reach == Reach::kWhole) return {.end = 1, .line_bytes = info.bytes(), .bytes = info.bytes()};
+  const std::int64_t begin = area.first / tensor.unit, end = pieces(area.first + area.count, tensor.unit);
+  const std::int64_t unit = tensor.input_unit, from = unit == 0 ? 0 : area.inputs.begin / unit, to = unit == 0 ? 0 : pieces(area.inputs.end, unit);
+  if (tensor.reach == Reach::kColumns) {
+    const std::int64_t width = dtype_bits(info.dtype) / 8;
+    return {.begin = from, .end = unit == 0 ? info.bytes() / row : to, .line_bytes = row, .offset = begin * width, .bytes = (end - begin) * width, .origin = begin * tensor.unit};
   }
-  const std::int64_t width = dtype_bits(info.dtype) / 8, part = (range.end - range.begin) * width;
-  if (part == row) TRY(file.read_at(buffer, static_cast<std::size_t>(bytes), info.begin));
-  else
-    for (std::int64_t k = 0; k < info.bytes() / row; ++k) TRY(file.read_at(buffer + k * part, static_cast<std::size_t>(part), info.begin + k * row + range.begin * width));
-  return FormBytes{buffer, part, range.origin, info.dtype};
+  const std::int64_t line = row * tensor.rows, step = unit == 0 ? line : line / pieces(source.inputs, unit);
+  return {.begin = begin, .end = end, .line_bytes = line, .offset = from * step, .bytes = unit == 0 ? line : (to - from) * step, .origin = begin * tensor.unit};
 }
 
-FormBytes form_view(const TensorInfo& info, const FormTensor& tensor, std::int64_t first, const std::byte* whole) {
-  const FormRange range = form_range(tensor, first, 0);
-  const std::int64_t row = row_bytes_of(info, tensor);
-  if (tensor.reach == Reach::kRows) return {whole + range.begin * row, row, range.origin, info.dtype};
-  if (tensor.reach == Reach::kColumns) return {whole + range.begin * dtype_bits(info.dtype) / 8, row, range.origin, info.dtype};
-  return {whole, row, 0, info.dtype};
+Result<FormBytes> read_form(const InputFile& file, const TensorInfo& info, const FormLines& lines, std::byte* buffer) {
+  const std::int64_t at = info.begin + lines.begin * lines.line_bytes + lines.offset;
+  if (lines.whole()) TRY(file.read_at(buffer, static_cast<std::size_t>(lines.total()), at));
+  else
+    for (std::int64_t i = 0; i < lines.end - lines.begin; ++i) TRY(file.read_at(buffer + i * lines.bytes, static_cast<std::size_t>(lines.bytes), at + i * lines.line_bytes));
+  return FormBytes{buffer, lines.bytes, lines.origin, info.dtype};
+}
+
+FormBytes form_view(const TensorInfo& info, const FormLines& lines, const std::byte* whole) {
+  return {whole + lines.begin * lines.line_bytes + lines.offset, lines.line_bytes, lines.origin, info.dtype};
 }
 
 FormScratch::FormScratch(const FormSource& source) {
@@ -132,9 +134,25 @@ FormScratch::FormScratch(const FormSource& source) {
   numbers_.resize(codes_.size());
 }
 
-quant::RowParts FormScratch::parts(const FormSource& source, int rows) {
-  return {.kind = source.settings.kind, .rows = rows, .inputs = source.inputs, .group = source.settings.group, .codes = codes_.data(), .scales = scales_.data(),
-          .offsets = offsets_.empty() ? nullptr : offsets_.data(), .order = source.settings.order ? source.settings.order->data() : nullptr};
+quant::RowParts FormScratch::parts(const FormSource& source, int rows, InputRange inputs) {
+  return {.kind = source.settings.kind, .rows = rows, .inputs = inputs.end - inputs.begin, .group = source.settings.group, .codes = codes_.data(), .scales = scales_.data(),
+          .offsets = offsets_.empty() ? nullptr : offsets_.data(), .order = source.settings.order ? source.settings.order->data() : nullptr,
+          .first_input = inputs.begin, .matrix_inputs = source.inputs};
+}
+
+void keep_inputs(quant::RowParts& parts, std::int64_t skip, std::int64_t inputs, std::int64_t lead) {
+  const std::int64_t all_groups = parts.groups(), all = parts.inputs, first_group = parts.group == 0 ? 0 : skip / parts.group;
+  parts.inputs = inputs;
+  parts.first_input += skip;
+  if (parts.order) parts.order += skip;
+  const std::int64_t groups = parts.groups();
+  for (int r = 0; r < parts.rows; ++r) {  // forwards: what is written lies before what is still to be read
+    std::uint8_t* codes = parts.codes + r * inputs;
+    if (inputs != all) std::memmove(codes, parts.codes + r * all + skip, static_cast<std::size_t>(inputs));
+    std::fill_n(codes, lead, static_cast<std::uint8_t>(quant::zero_code(parts.kind)));
+    for (float* numbers : {parts.scales, parts.offsets})
+      if (numbers && groups != all_groups) std::memmove(numbers + r * groups, numbers + r * all_groups + first_group, static_cast<std::size_t>(groups) * sizeof(float));
+  }
 }
 
 std::int64_t form_scratch_bytes(const FormSource& source) {

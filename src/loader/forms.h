@@ -43,27 +43,40 @@ class Forms {
   std::optional<quant::FormConfig> config_;
 };
 
-// The rows of the file (kRows) or columns of its rows (kColumns) that say something of outputs [first, first + count).
-struct FormRange {
-  std::int64_t begin = 0, end = 0;  // rows, or elements of each row
-  std::int64_t origin = 0;          // the first output they cover
+// The inputs around [begin, end) that can be read alone: no element of any tensor, no group and no block is cut. `begin` is a multiple of `step` too.
+struct InputRange {
+  std::int64_t begin = 0, end = 0;
 };
-FormRange form_range(const quant::FormTensor& tensor, std::int64_t first, std::int64_t count);
+InputRange whole_units(const FormSource& source, InputRange inputs, std::int64_t step);
 
-// Bytes of a buffer for that, without alignment.
-std::int64_t form_bytes(const checkpoint::TensorInfo& info, const quant::FormTensor& tensor, std::int64_t first, std::int64_t count);
+// Some outputs of a matrix, and of these some inputs: whole_units().
+struct FormArea {
+  std::int64_t first = 0, count = 0;
+  InputRange inputs;
+};
 
-// Reads them into `buffer`, which the result points into. `file` must not be O_DIRECT.
-Result<quant::FormBytes> read_form(const InputFile& file, const checkpoint::TensorInfo& info, const quant::FormTensor& tensor, std::int64_t first, std::int64_t count, std::byte* buffer);
+// The bytes of tensor `t` that say something of an area: of lines [begin, end) of the file, `bytes` of each from `offset` on.
+struct FormLines {
+  std::int64_t begin = 0, end = 0;
+  std::int64_t line_bytes = 0;
+  std::int64_t offset = 0, bytes = 0;
+  std::int64_t origin = 0;          // FormBytes::origin
+  std::int64_t total() const { return (end - begin) * bytes; }
+  bool whole() const { return bytes == line_bytes; }
+};
+FormLines form_lines(const FormSource& source, std::size_t t, const checkpoint::TensorInfo& info, const FormArea& area);
+
+// Reads them into `buffer` [total()], which the result points into. `file` must not be O_DIRECT.
+Result<quant::FormBytes> read_form(const InputFile& file, const checkpoint::TensorInfo& info, const FormLines& lines, std::byte* buffer);
 
 // The same where the whole tensor is in memory.
-quant::FormBytes form_view(const checkpoint::TensorInfo& info, const quant::FormTensor& tensor, std::int64_t first, const std::byte* whole);
+quant::FormBytes form_view(const checkpoint::TensorInfo& info, const FormLines& lines, const std::byte* whole);
 
 // Rows of a form on their way: taken apart, and where no format of ours keeps the parts, as FP32 numbers. 16 rows of a matrix at a time.
 class FormScratch {
  public:
   explicit FormScratch(const FormSource& source);
-  quant::RowParts parts(const FormSource& source, int rows);
+  quant::RowParts parts(const FormSource& source, int rows, InputRange inputs);
   float* numbers() { return numbers_.data(); }  // [16][inputs]
 
  private:
@@ -71,5 +84,8 @@ class FormScratch {
   std::vector<float> scales_, offsets_, numbers_;
 };
 std::int64_t form_scratch_bytes(const FormSource& source);
+
+// Leaves `inputs` inputs of the parts, from input `skip` on, where a group begins; the first `lead` of these become zeros.
+void keep_inputs(quant::RowParts& parts, std::int64_t skip, std::int64_t inputs, std::int64_t lead);
 
 }  // namespace inflight::loader

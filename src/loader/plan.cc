@@ -222,6 +222,37 @@ Result<void> keep_forms(const Checkpoint& checkpoint, const params::ParamTable& 
   return {};
 }
 
+// Of sorted inputs a rank holds a run, whose numbers come from all ranks' inputs: each product gathers those (Matrix::gathers_inputs).
+Result<void> set_order(const ParamSpec& row, const params::Topology& topology, const quant::InputOrder& order, quant::Slot& slot) {
+  slot.order = order;
+  const params::Slice slice = TRY(params::slice_of(row, 0, topology));
+  if (slice.col_end - slice.col_begin == row.inputs) return {};
+  if (row.role == Role::kExpert)
+    return fail(Code::kUnsupported, "{}: its inputs are sorted by group (act-order), and experts with sorted inputs cannot be cut over tensor-parallel ranks\n"
+                "  hint: --enable-expert-parallel keeps experts whole; --quantization quantizes them anew, in the order of their inputs", row.full_name());
+  slot.order = std::make_shared<const std::vector<std::int32_t>>(order->begin() + slice.col_begin - slot.lead, order->begin() + slice.col_end);
+  slot.gathers_inputs = true;
+  return {};
+}
+
+// Which inputs are read of matrices in stored forms, and how many bytes that is: those of the slice with what else decides over its codes.
+void plan_forms(const Checkpoint& checkpoint, LoadPlan& plan) {
+  for (Route& route : plan.routes) {
+    if (route.form < 0) continue;
+    const FormSource& source = plan.forms[static_cast<std::size_t>(route.form)];
+    const quant::Slot& slot = plan.params.slots[route.param];
+    const quant::Format& format = *slot.format;
+    const bool anew = format.quantized() && !keeps(source, format);
+    InputRange wanted{route.slice.col_begin - slot.lead, route.slice.col_end};
+    if (anew && format.scale_inputs() != 0) wanted.end = std::min((wanted.end + format.scale_inputs() - 1) / format.scale_inputs() * format.scale_inputs(), source.inputs);
+    if (source.settings.order || (anew && format.scale_inputs() == 0)) wanted = {0, source.inputs};
+    route.read = whole_units(source, wanted, anew ? std::max<std::int64_t>(format.scale_inputs(), 1) : 1);
+    const FormArea area = form_area(plan, {static_cast<std::size_t>(&route - plan.routes.data()), route.slice.row_begin, route.slice.row_end - route.slice.row_begin});
+    for (std::size_t t = 0; t < source.tensors.size(); ++t)
+      if (source.places[t] >= 0) plan.source_bytes += form_lines(source, t, checkpoint.tensors()[static_cast<std::size_t>(source.places[t])].info, area).total();
+  }
+}
+
 // "wint8", or "wint8, experts wint4, 3 overrides".
 std::string describe_policy(const quant::FormatPolicy& policy, const params::ParamTable& table) {
   const auto name = [](const quant::Format* format) { return format ? format->name : std::string_view("bf16"); };
@@ -330,9 +361,7 @@ Result<LoadPlan> plan_load(const Checkpoint& checkpoint, const params::ParamTabl
       const params::Piece& piece = row.pieces[need.piece];
       if (!TRY(params::is_local(row, topology))) continue;
       if (need.form >= 0) {
-        const FormSource& source = plan.forms[static_cast<std::size_t>(need.form)];
-        Route route{.tensor = static_cast<int>(t), .param = need.param, .slice = TRY(params::slice_of(row, need.piece, topology)), .form = need.form, .rows = piece.rows, .inputs = row.inputs};
-        plan.source_bytes += static_cast<std::int64_t>(static_cast<double>(tensor.info.bytes()) * static_cast<double>(route.slice.row_end - route.slice.row_begin) / static_cast<double>(source.outputs));
+        Route route{.tensor = static_cast<int>(t), .param = need.param, .slice = TRY(params::slice_of(row, need.piece, topology)), .form = need.form, .rows = piece.rows, .inputs = row.inputs, .first_row = piece.source.first_output};
         route.slice.row_begin += piece.source.first_output;
         route.slice.row_end += piece.source.first_output;
         if (need.part == 0) plan.routes.push_back(route);
@@ -340,7 +369,7 @@ Result<LoadPlan> plan_load(const Checkpoint& checkpoint, const params::ParamTabl
         continue;
       }
       Route route{.tensor = static_cast<int>(t), .param = need.param, .slice = TRY(params::slice_of(row, need.piece, topology)), .stored = need.stored,
-                  .matrix = need.shape.size() >= 2, .transposed = need.stored < 0 && need.shape.size() >= 2 && row.transposed, .first_input = piece.source.first_input, .rows = piece.rows, .inputs = row.inputs};
+                  .matrix = need.shape.size() >= 2, .transposed = need.stored < 0 && need.shape.size() >= 2 && row.transposed, .first_input = piece.source.first_input, .rows = piece.rows, .inputs = row.inputs, .first_row = piece.source.first_output};
       const std::int64_t part = (route.slice.row_end - route.slice.row_begin) * (route.slice.col_end - route.slice.col_begin);
       if (need.stored < 0) {
         plan.source_bytes += part * dtype_bits(tensor.info.dtype) / 8;
@@ -366,7 +395,8 @@ Result<LoadPlan> plan_load(const Checkpoint& checkpoint, const params::ParamTabl
   const quant::FormatPolicy as_stored{.wide_derived = policy.wide_derived};
   plan.params = TRY(quant::plan_params(table, topology, stored ? as_stored : policy, wide, stored_format));
   for (std::size_t i = 0; i < table.rows.size(); ++i)
-    if (stored_format[i]) plan.params.slots[i].order = orders[i];
+    if (stored_format[i] && orders[i]) TRY(set_order(table.rows[i], topology, orders[i], plan.params.slots[i]));
+  plan_forms(checkpoint, plan);
   for (const ParamSpec& row : table.rows)
     if (row.derivation) plan.derive_bytes.push_back(quant::derive_bytes(table.rows[row.derivation->source].inputs, *row.derivation));
   plan.quantization = describe_policy(stored ? *stored : policy, table);

@@ -25,6 +25,8 @@ struct Route {
   std::int64_t first_input = 0; // transposed: the tensor's row that is input 0
   int form = -1;                // index into LoadPlan::forms, whose codes `tensor` holds; slice rows are outputs of that matrix
   std::int64_t rows = 0, inputs = 0;  // of the whole piece
+  std::int64_t first_row = 0;   // of the whole piece, in the tensor seen as a matrix
+  InputRange read;              // form >= 0: the inputs that are read, around those of the slice
 };
 
 // In a converted folder, of a matrix whose columns are not in the order of its inputs: "<matrix>.weight_order" I32 [inputs], column k holds the weights of input order[k].

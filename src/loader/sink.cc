@@ -148,29 +148,86 @@ Result<void> Sink::accept_form(const Chunk& chunk, std::span<const quant::FormBy
   const FormSource& source = plan_.forms[static_cast<std::size_t>(route.form)];
   quant::Matrix& matrix = store_.matrix(route.param);
   TRY(begin(route));
-  const quant::FormSettings& settings = source.settings;
   FormScratch scratch(source);
-  const auto parts_of = [&](std::int64_t at, int n) -> Result<quant::RowParts> {
-    quant::RowParts parts = scratch.parts(source, n);
-    if (auto taken = source.form->take_apart(settings, bytes, chunk.row + at, parts); !taken)
+  const std::int64_t skip = route.slice.col_begin - matrix.lead - route.read.begin;  // columns that are read before those of the matrix
+  const auto parts_of = [&](std::int64_t row, int n) -> Result<quant::RowParts> {
+    quant::RowParts parts = scratch.parts(source, n, route.read);
+    if (auto taken = source.form->take_apart(source.settings, bytes, row, parts); !taken)
       return fail_at(fmt::format("{} in {} form", source.base, source.form->name), std::move(taken).error());
     return parts;
   };
   if (keeps(source, *matrix.format)) {
     TRY(for_each_panel(chunk, [&](std::int64_t at, int n, std::int64_t local) -> Result<void> {
-      matrix.format->import_parts(kernels_, TRY(parts_of(at, n)), local, matrix);
+      quant::RowParts parts = TRY(parts_of(chunk.row + at, n));
+      keep_inputs(parts, skip, matrix.inputs, matrix.lead);
+      matrix.format->import_parts(kernels_, parts, local, matrix);
       return {};
     }));
   } else {
-    TRY(quantize_rows(chunk, [&](std::int64_t at, int n) -> Result<quant::SourceRows> {
-      quant::dequantize_parts(TRY(parts_of(at, n)), scratch.numbers());
-      return quant::SourceRows{.data = scratch.numbers() + route.slice.col_begin, .dtype = DType::kF32, .stride = source.inputs, .rows = n, .inputs = matrix.inputs};
-    }, [&](std::int64_t row, std::int64_t column, float value) {
-      return Error{Code::kCorrupt, fmt::format("{} in {} form holds {} in row {}, column {}; weights must be finite. Is the file damaged?", source.base, source.form->name, value, chunk.row + row,
-                                               route.slice.col_begin + column)};
+    TRY(quantize_form(chunk, skip, [&](std::int64_t row, int n) -> Result<float*> {
+      quant::dequantize_parts(TRY(parts_of(row, n)), scratch.numbers());
+      return scratch.numbers();
     }));
   }
   return count(route, chunk.rows);
+}
+
+Result<void> Sink::quantize_form(const Chunk& chunk, std::int64_t skip, const std::function<Result<float*>(std::int64_t row, int n)>& numbers_of) {
+  const Route& route = plan_.routes[chunk.route];
+  quant::Matrix& matrix = store_.matrix(route.param);
+  const quant::Format& format = *matrix.format;
+  const std::int64_t width = route.read.end - route.read.begin, first_group = format.scale_inputs() == 0 ? 0 : skip / format.scale_inputs();
+  const auto not_finite = [&](std::int64_t row, std::int64_t column, float value) {
+    const FormSource& source = plan_.forms[static_cast<std::size_t>(route.form)];
+    return std::unexpected(Error{Code::kCorrupt, fmt::format("{} in {} form holds {} in row {}, column {}; weights must be finite. Is the file damaged?", source.base, source.form->name, value, row,
+                                                             route.read.begin + column)});
+  };
+  if (const quant::SharedScales* shared = format.shared) {
+    const FormArea area = form_area(plan_, chunk);
+    const std::int64_t run = shared->rows == 0 ? std::max<std::int64_t>(area.count, 1) : shared->rows;
+    const auto groups = static_cast<std::size_t>(shared->groups(width));
+    std::vector<float> most(groups), rows(static_cast<std::size_t>(quant::kPanelRows) * groups);
+    for (std::int64_t begin = area.first; begin < area.first + area.count; begin += run) {
+      const std::int64_t end = std::min(begin + run, area.first + area.count);
+      std::ranges::fill(most, 0.0f);
+      for (std::int64_t row = begin; row < end; row += quant::kPanelRows) {
+        const auto n = static_cast<int>(std::min(quant::kPanelRows, end - row));
+        const float* numbers = TRY(numbers_of(row, n));
+        if (const std::int64_t bad = shared->absmax(kernels_, {.data = numbers, .dtype = DType::kF32, .stride = width, .rows = n, .inputs = width}, rows.data()); bad >= 0)
+          return not_finite(row + bad / width, bad % width, numbers[bad]);
+        for (std::size_t i = 0; i < static_cast<std::size_t>(n) * groups; ++i) most[i % groups] = std::max(most[i % groups], rows[i]);
+      }
+      const std::int64_t local = route.slice.local_row - route.slice.row_begin, from = std::max(begin, chunk.row), to = std::min(end, chunk.row + chunk.rows);
+      shared->set(matrix, local + from, local + to, std::span(most).subspan(static_cast<std::size_t>(first_group), static_cast<std::size_t>(shared->groups(matrix.inputs))));
+    }
+  }
+  const bool part = route.slice.col_end - route.slice.col_begin != route.inputs;
+  return for_each_panel(chunk, [&](std::int64_t at, int n, std::int64_t local) -> Result<void> {
+    float* numbers = TRY(numbers_of(chunk.row + at, n));
+    quant::SourceRows source{.data = numbers + skip, .dtype = DType::kF32, .stride = width, .rows = n, .inputs = matrix.inputs};
+    std::int64_t bad;
+    if (part && format.store_part) {
+      const std::int64_t covered = format.scale_inputs() == 0 ? width : format.scale_inputs(), groups = format.scale_inputs() == 0 ? 1 : (matrix.inputs + covered - 1) / covered;
+      std::vector<float> absmax(static_cast<std::size_t>(n * groups), 0.0f);
+      for (std::int64_t r = 0; r < n; ++r)
+        for (std::int64_t k = first_group * covered; k < std::min((first_group + groups) * covered, width); ++k) {
+          const float value = numbers[r * width + k];
+          if (!std::isfinite(value)) return not_finite(chunk.row + at + r, k, value);
+          float& most = absmax[static_cast<std::size_t>(r * groups + k / covered - first_group)];
+          most = std::max(most, std::fabs(value));
+        }
+      if (format.whole_groups != 0) source.inputs = std::min((matrix.inputs + format.whole_groups - 1) / format.whole_groups * format.whole_groups, width - skip);
+      else
+        for (std::int64_t r = 0; r < n; ++r) std::fill_n(numbers + r * width + skip, matrix.lead, 0.0f);
+      bad = format.store_part(kernels_, source, absmax.data(), local, matrix);
+    } else {
+      for (std::int64_t r = 0; r < n; ++r) std::fill_n(numbers + r * width + skip, matrix.lead, 0.0f);
+      bad = format.store(kernels_, source, local, matrix);
+    }
+    if (bad < 0) return {};
+    const std::int64_t row = bad / source.inputs, column = skip + bad % source.inputs;
+    return not_finite(chunk.row + at + row, column, numbers[row * width + column]);
+  });
 }
 
 Result<void> Sink::for_each_panel(const Chunk& chunk, const std::function<Result<void>(std::int64_t at, int n, std::int64_t local)>& visit) const {

@@ -66,6 +66,8 @@ class Sink {
   Result<void> scan_rows(const Chunk& whole, const Chunk& part, const Rows& rows, const NotFinite& not_finite, Scan& scan) const;
   Result<void> store_rows(const Chunk& chunk, const Rows& rows, const NotFinite& not_finite);
   Result<void> quantize_rows(const Chunk& chunk, const Rows& rows, const NotFinite& not_finite);
+  // Rows of a matrix in a stored form that is quantized anew, or kept as plain numbers. `numbers_of` gives n rows of all inputs that are read; `skip` lie before the matrix's.
+  Result<void> quantize_form(const Chunk& chunk, std::int64_t skip, const std::function<Result<float*>(std::int64_t row, int n)>& numbers_of);
   Rows plain_rows(const Chunk& chunk, const std::byte* data, std::int64_t stride_bytes) const;
   NotFinite plain_error(const Chunk& chunk) const;
   Result<void> derive_from(std::size_t source);

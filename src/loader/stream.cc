@@ -25,6 +25,9 @@ constexpr std::int64_t kDirectAlignment = 4096;  // O_DIRECT: offset, length and
 constexpr std::size_t kRun = 8;
 constexpr int kReaders = 2;  // requests in flight to the disk: more brought nothing
 
+// Whether rows of the file are read in part, as a rank may need them: direct reads would be of all.
+bool in_parts(const Route& route) { return route.form >= 0 ? route.read.end - route.read.begin != route.inputs : route.stored >= 0 && route.slice.col_end - route.slice.col_begin != route.inputs; }
+
 // Whether the file's pages are mostly absent from the page cache, from samples that must not block.
 bool is_cold(const InputFile& file) {
   constexpr int kSamples = 32;
@@ -108,15 +111,15 @@ Result<ReadRows> read_tile(const InputFile& file, const TensorInfo& tensor, cons
 }
 
 // The codes of some outputs of a matrix in a stored form.
-Result<ReadRows> read_codes(const InputFile& file, const TensorInfo& tensor, const quant::FormTensor& codes, const Chunk& chunk, std::byte* buffer) {
+Result<ReadRows> read_codes(const InputFile& file, const TensorInfo& tensor, const FormLines& lines, std::byte* buffer) {
   if (!file.direct()) {
-    const quant::FormBytes bytes = TRY(read_form(file, tensor, codes, chunk.row, chunk.rows, buffer));
+    const quant::FormBytes bytes = TRY(read_form(file, tensor, lines, buffer));
     return ReadRows{bytes.data, bytes.stride};
   }
-  const std::int64_t begin = tensor.begin + form_range(codes, chunk.row, chunk.rows).begin * file_row_bytes(tensor), end = begin + form_bytes(tensor, codes, chunk.row, chunk.rows);
+  const std::int64_t begin = tensor.begin + lines.begin * lines.line_bytes, end = begin + lines.total();  // whole lines: others do not come from such files
   const std::int64_t aligned = begin / kDirectAlignment * kDirectAlignment, aligned_end = (end + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
   TRY(file.read_at(buffer, static_cast<std::size_t>(aligned_end - aligned), aligned, static_cast<std::size_t>(end - aligned)));
-  return ReadRows{buffer + (begin - aligned), file_row_bytes(tensor)};
+  return ReadRows{buffer + (begin - aligned), lines.line_bytes};
 }
 
 // Puts a chunk's codes away together with what the other tensors of its matrix say of these outputs.
@@ -124,15 +127,17 @@ Result<void> accept_form(const Checkpoint& checkpoint, const LoadPlan& plan, con
   const FormSource& source = plan.forms[static_cast<std::size_t>(plan.routes[chunk.route].form)];
   std::vector<quant::FormBytes> bytes(source.tensors.size());
   std::vector<std::vector<std::byte>> buffers(source.tensors.size());
+  const FormArea area = form_area(plan, chunk);
   for (std::size_t t = 0; t < source.tensors.size(); ++t) {
     if (source.places[t] < 0) continue;
     const checkpoint::Tensor& tensor = checkpoint.tensors()[static_cast<std::size_t>(source.places[t])];
+    const FormLines lines = form_lines(source, t, tensor.info, area);
     if (t == 0) {
-      bytes[t] = {codes.data, codes.stride, form_range(source.tensors[t], chunk.row, chunk.rows).origin, tensor.info.dtype};
+      bytes[t] = {codes.data, codes.stride, lines.origin, tensor.info.dtype};
       continue;
     }
-    buffers[t].resize(static_cast<std::size_t>(form_bytes(tensor.info, source.tensors[t], chunk.row, chunk.rows)));
-    bytes[t] = TRY(read_form(checkpoint.shards()[static_cast<std::size_t>(tensor.shard)], tensor.info, source.tensors[t], chunk.row, chunk.rows, buffers[t].data()));
+    buffers[t].resize(static_cast<std::size_t>(lines.total()));
+    bytes[t] = TRY(read_form(checkpoint.shards()[static_cast<std::size_t>(tensor.shard)], tensor.info, lines, buffers[t].data()));
   }
   return sink.accept_form(chunk, bytes);
 }
@@ -167,7 +172,7 @@ Result<LoadReport> load_streaming(const LoadContext& context, const Progress& pr
   // Tiles of transposed tensors are rows of a few kilobytes: what one tile leaves of a page, the next one takes from the page cache.
   std::vector<bool> tiled(checkpoint.shards().size());
   for (const Route& route : context.plan.routes)
-    if (in_tiles(context.plan, route) || in_two_looks(context.plan, route)) tiled[static_cast<std::size_t>(checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].shard)] = true;
+    if (in_tiles(context.plan, route) || in_parts(route) || in_two_looks(context.plan, route)) tiled[static_cast<std::size_t>(checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].shard)] = true;
   std::vector<InputFile> files;
   std::vector<std::int64_t> chunk_bytes;
   for (const InputFile& shard : checkpoint.shards()) {
@@ -199,7 +204,7 @@ Result<LoadReport> load_streaming(const LoadContext& context, const Progress& pr
   const auto read = [&](const Chunk& chunk, std::byte* buffer) {
     const Route& route = context.plan.routes[chunk.route];
     const TensorInfo& tensor = checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].info;
-    if (route.form >= 0) return read_codes(file_of(chunk), tensor, context.plan.forms[static_cast<std::size_t>(route.form)].tensors[0], chunk, buffer);
+    if (route.form >= 0) return read_codes(file_of(chunk), tensor, form_lines(context.plan.forms[static_cast<std::size_t>(route.form)], 0, tensor, form_area(context.plan, chunk)), buffer);
     if (route.transposed) return read_tile(file_of(chunk), tensor, route, chunk, buffer);
     const bool columns = route.matrix && route.stored >= 0;
     return read_chunk(file_of(chunk), tensor, route, chunk, buffer, columns ? stored_columns(context.plan.params.slots[route.param], route, tensor.dtype) : StoredColumns{});

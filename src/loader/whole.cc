@@ -31,16 +31,21 @@ Result<LoadReport> load_whole(const LoadContext& context, const Progress& progre
     if (progress && !progress(std::min(read, context.plan.source_bytes), context.plan.source_bytes)) return fail(Code::kCancelled, "loading was stopped");
   }
 
+  const auto view = [&](const FormSource& source, std::size_t t, const FormArea& area) {
+    const checkpoint::TensorInfo& info = checkpoint.tensors()[static_cast<std::size_t>(source.places[t])].info;
+    return form_view(info, form_lines(source, t, info, area), tensors[source.places[t]].data());
+  };
   Sink sink(checkpoint.tensors(), context.plan, context.table, context.kernels, context.store);
   for (std::size_t r = 0; r < context.plan.routes.size(); ++r) {
     const Route& route = context.plan.routes[r];
     if (route.form >= 0) {
       const FormSource& source = context.plan.forms[static_cast<std::size_t>(route.form)];
+      const Chunk chunk{r, route.slice.row_begin, route.slice.row_end - route.slice.row_begin};
       std::vector<quant::FormBytes> bytes;
       for (std::size_t t = 0; t < source.tensors.size(); ++t)
         bytes.push_back(source.places[t] < 0 ? quant::FormBytes{}
-                                             : form_view(checkpoint.tensors()[static_cast<std::size_t>(source.places[t])].info, source.tensors[t], route.slice.row_begin, tensors[source.places[t]].data()));
-      TRY(sink.accept_form({r, route.slice.row_begin, route.slice.row_end - route.slice.row_begin}, bytes));
+                                             : view(source, t, form_area(context.plan, chunk)));
+      TRY(sink.accept_form(chunk, bytes));
     } else {
       TRY(sink.accept_whole(r, tensors[route.tensor].data(), nullptr));
     }

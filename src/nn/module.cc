@@ -16,8 +16,29 @@ std::int64_t longest_run(const params::ParamSpec& row, params::Topology topology
 
 }  // namespace
 
+void sum_over_ranks(const Pass& pass, float* y, std::int64_t stride) {
+  if (comm::Comm* ranks = pass.runtime.tensor_ranks) ranks->all_reduce_sum(y, pass.tokens * stride);
+}
+
+namespace {
+
+// What each rank has of a token's numbers, `columns` of them, side by side, in the order of the ranks: [T, ranks / copies * columns], in the workspace.
+// `copies` neighbouring ranks have the same ones. Every rank calls it.
+const float* gather_parts(Runtime& rt, const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t columns, std::int64_t copies) {
+  comm::Comm& ranks = *rt.tensor_ranks;
+  const std::int64_t parts = ranks.size() / copies, whole_columns = parts * columns;
+  float* mine = rt.workspace.floats(tokens * columns);
+  float* gathered = rt.workspace.floats(ranks.size() * tokens * columns);
+  float* whole = rt.workspace.floats(tokens * whole_columns);
+  for (std::int64_t t = 0; t < tokens; ++t) std::copy_n(x + t * ldx, columns, mine + t * columns);
+  ranks.all_gather(mine, tokens * columns * static_cast<std::int64_t>(sizeof(float)), gathered);
+  for (std::int64_t part = 0; part < parts; ++part)
+    for (std::int64_t t = 0; t < tokens; ++t) std::copy_n(gathered + (part * copies * tokens + t) * columns, columns, whole + t * whole_columns + part * columns);
+  return whole;
+}
+
 // One call when both arithmetics agree.
-void multiply(const Pass& pass, const quant::Matrix& w, const float* x, std::int64_t ldx, float* y, std::int64_t ldy, const quant::PrepareRows& prepare) {
+void multiply_columns(const Pass& pass, const quant::Matrix& w, const float* x, std::int64_t ldx, float* y, std::int64_t ldy, const quant::PrepareRows& prepare) {
   Runtime& rt = pass.runtime;
   const auto decode = rt.compute.decode(w), prefill = rt.compute.prefill(w);
   const auto run = [&](quant::Arithmetic arithmetic, std::int64_t begin, std::int64_t count) {
@@ -31,23 +52,26 @@ void multiply(const Pass& pass, const quant::Matrix& w, const float* x, std::int
   run(prefill, pass.decode, pass.tokens - pass.decode);
 }
 
-void sum_over_ranks(const Pass& pass, float* y, std::int64_t stride) {
-  if (comm::Comm* ranks = pass.runtime.tensor_ranks) ranks->all_reduce_sum(y, pass.tokens * stride);
+}  // namespace
+
+void multiply(const Pass& pass, const quant::Matrix& w, const float* x, std::int64_t ldx, float* y, std::int64_t ldy, const quant::PrepareRows& prepare) {
+  Runtime& rt = pass.runtime;
+  if (w.gathers_inputs && rt.tensor_ranks) {  // this rank's columns are sorted inputs of all ranks
+    const std::int64_t columns = w.inputs - w.lead;
+    if (prepare) rt.pool->parallel_for(pass.tokens, 8, prepare);
+    const std::size_t mark = rt.workspace.mark();
+    const float* whole = gather_parts(rt, x + w.lead, ldx, pass.tokens, columns, 1);
+    multiply_columns(pass, w, whole, columns * rt.tensor_ranks->size(), y, ldy, {});
+    return rt.workspace.rewind(mark);
+  }
+  multiply_columns(pass, w, x, ldx, y, ldy, prepare);
 }
 
 void show_parts(Runtime& rt, std::size_t row, Observer::Place place, const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t columns, std::int64_t copies) {
-  comm::Comm* ranks = rt.tensor_ranks;
-  if (!ranks) return rt.observer->see(row, place, x, ldx, tokens, columns);
-  const std::int64_t parts = ranks->size() / copies, whole_columns = parts * columns;
+  if (!rt.tensor_ranks) return rt.observer->see(row, place, x, ldx, tokens, columns);
+  const std::int64_t whole_columns = rt.tensor_ranks->size() / copies * columns;
   const std::size_t mark = rt.workspace.mark();
-  float* mine = rt.workspace.floats(tokens * columns);
-  float* gathered = rt.workspace.floats(ranks->size() * tokens * columns);
-  float* whole = rt.workspace.floats(tokens * whole_columns);
-  for (std::int64_t t = 0; t < tokens; ++t) std::copy_n(x + t * ldx, columns, mine + t * columns);
-  ranks->all_gather(mine, tokens * columns * static_cast<std::int64_t>(sizeof(float)), gathered);
-  for (std::int64_t part = 0; part < parts; ++part)
-    for (std::int64_t t = 0; t < tokens; ++t) std::copy_n(gathered + (part * copies * tokens + t) * columns, columns, whole + t * whole_columns + part * columns);
-  rt.observer->see(row, place, whole, whole_columns, tokens, whole_columns);
+  rt.observer->see(row, place, gather_parts(rt, x, ldx, tokens, columns, copies), whole_columns, tokens, whole_columns);
   rt.workspace.rewind(mark);
 }
 

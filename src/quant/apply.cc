@@ -204,7 +204,7 @@ void convert_activations(const Matrix& w, Arithmetic arithmetic, const kernels::
       auto* gathered = reinterpret_cast<float*>(scratch + at.gathered);
       const std::int64_t stride = gathered_stride(w);
       for (std::int64_t t = begin; t < end; ++t)
-        for (std::int64_t k = 0; k < w.inputs; ++k) gathered[t * stride + k] = x[t * ldx + (*w.order)[static_cast<std::size_t>(k)]];
+        for (std::int64_t k = 0; k < w.inputs; ++k) gathered[t * stride + k] = k < w.lead ? 0 : x[t * ldx + (*w.order)[static_cast<std::size_t>(k)]];
       x = gathered;
       ldx = stride;
     }

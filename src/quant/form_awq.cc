@@ -30,9 +30,9 @@ Result<std::vector<FormTensor>> tensors(const FormSettings& settings, std::int64
   const std::int64_t groups = settings.group == 0 ? 1 : (inputs + settings.group - 1) / settings.group;
   if (outputs % 8 != 0) return fail(Code::kUnsupported, "AWQ holds 8 outputs in a word; a matrix [{}, {}] has {}", outputs, inputs, outputs);
   return std::vector<FormTensor>{
-      {"qweight", {DType::kI32, DType::kU32}, {inputs, outputs / 8}, Reach::kColumns, 8},
-      {"qzeros", {DType::kI32, DType::kU32}, {groups, outputs / 8}, Reach::kColumns, 8, !settings.offsets},
-      {"scales", {DType::kF16, DType::kBF16, DType::kF32}, {groups, outputs}, Reach::kColumns}};
+      by_inputs(1, {"qweight", {DType::kI32, DType::kU32}, {inputs, outputs / 8}, Reach::kColumns, 8}),
+      by_inputs(settings.group, {"qzeros", {DType::kI32, DType::kU32}, {groups, outputs / 8}, Reach::kColumns, 8, !settings.offsets}),
+      by_inputs(settings.group, {"scales", {DType::kF16, DType::kBF16, DType::kF32}, {groups, outputs}, Reach::kColumns})};
 }
 
 Result<void> take_apart(const FormSettings&, std::span<const FormBytes> bytes, std::int64_t first, RowParts& parts) {

@@ -11,7 +11,7 @@ namespace {
 Result<void> check_scale(float scale, std::int64_t row, std::int64_t group, const RowParts& parts) {
   if (std::isfinite(scale) && scale >= 0) [[likely]] return {};
   if (parts.groups() == 1) return fail(Code::kCorrupt, "row {}: scale {} is not a finite number >= 0", row, scale);
-  return fail(Code::kCorrupt, "row {}, columns from {} on: scale {} (group {}) is not a finite number >= 0", row, group * parts.group, scale, group);
+  return fail(Code::kCorrupt, "row {}, columns from {} on: scale {} (group {}) is not a finite number >= 0", row, parts.first_input + group * parts.group, scale, group_in_matrix(parts, group));
 }
 
 std::int64_t width_of(DType dtype) { return dtype_bits(dtype) / 8; }
@@ -47,7 +47,7 @@ Result<void> set_zero(int zero, std::int64_t first, int r, std::int64_t g, std::
   const std::int64_t at = r * parts.groups() + g;
   if (parts.offsets) parts.offsets[at] = static_cast<float>(middle - zero) * parts.scales[at];
   else if (zero != middle) [[unlikely]]
-    return fail(Code::kCorrupt, "row {}, group {}: zero point {}, but {} promises {} everywhere", first + r, g, zero, symmetric_key, middle);
+    return fail(Code::kCorrupt, "row {}, group {}: zero point {}, but {} promises {} everywhere", first + r, group_in_matrix(parts, g), zero, symmetric_key, middle);
   return {};
 }
 
@@ -70,7 +70,7 @@ Result<void> check_fp8(std::int64_t first, const RowParts& parts) {
     for (std::int64_t k = 0; k < parts.inputs; ++k) odd |= static_cast<std::uint8_t>((row[k] & 0x7f) == 0x7f);
     if (odd == 0) [[likely]] continue;
     for (std::int64_t k = 0; k < parts.inputs; ++k)
-      if ((row[k] & 0x7f) == 0x7f) return fail(Code::kCorrupt, "row {}, column {}: FP8 code {:#04x} is not a number", first + r, parts.order ? parts.order[k] : k, row[k]);
+      if ((row[k] & 0x7f) == 0x7f) return fail(Code::kCorrupt, "row {}, column {}: FP8 code {:#04x} is not a number", first + r, parts.order ? parts.order[k] : parts.first_input + k, row[k]);
   }
   return {};
 }

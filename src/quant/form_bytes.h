@@ -22,6 +22,12 @@ inline std::uint64_t spread_nibbles(std::uint32_t word) {
   return (x | x << 4) & 0x0f0f0f0f0f0f0f0fu;
 }
 
+// The tensor, some inputs of which may be read alone.
+inline FormTensor by_inputs(std::int64_t input_unit, FormTensor tensor) {
+  tensor.input_unit = input_unit;
+  return tensor;
+}
+
 // Code `index` of a word that holds codes of `bits` bits (4 or 8), the first in the low bits.
 inline int code_in(std::uint32_t word, std::int64_t index, int bits) { return static_cast<int>(word >> (index * bits) & ((1u << bits) - 1)); }
 
@@ -35,6 +41,9 @@ float number_at(const std::byte* bytes, DType dtype, std::int64_t index);
 inline const std::byte* row_of(const FormBytes& bytes, std::int64_t output, std::int64_t unit = 1) {
   return bytes.data + (output - bytes.origin) / unit * bytes.stride;
 }
+
+// Group g of the parts, as the whole matrix counts them.
+inline std::int64_t group_in_matrix(const RowParts& parts, std::int64_t g) { return parts.group == 0 ? g : parts.first_input / parts.group + g; }
 
 // parts.scales from a tensor whose element [output / unit][group] is the scale (kRows), whose element [group][output] is it (kColumns), or that holds one
 // scale for all (kWhole). An error names the first that is negative, infinite or not a number.

@@ -16,7 +16,7 @@ std::int64_t groups_of(const FormSettings& settings, std::int64_t inputs) { retu
 FormTensor scale_like(std::string suffix, std::vector<DType> dtypes, const FormSettings& settings, std::int64_t outputs, std::int64_t inputs, bool optional) {
   if (settings.group_rows == 0) return {std::move(suffix), std::move(dtypes), {1}, Reach::kWhole, 1, optional};
   const std::int64_t rows = (outputs + settings.group_rows - 1) / settings.group_rows;
-  return {std::move(suffix), std::move(dtypes), {rows, groups_of(settings, inputs)}, Reach::kRows, settings.group_rows, optional};
+  return by_inputs(settings.group, {std::move(suffix), std::move(dtypes), {rows, groups_of(settings, inputs)}, Reach::kRows, settings.group_rows, optional});
 }
 
 // An old release packed codes but not their zero points.
@@ -30,7 +30,7 @@ Result<std::vector<FormTensor>> tensors(const FormSettings& settings, std::int64
   if (settings.kind == CodeKind::kE4M3 || !settings.packed) {
     const bool fp8 = settings.kind == CodeKind::kE4M3;
     return std::vector<FormTensor>{
-        {"weight", {fp8 ? DType::kF8E4M3 : DType::kI8}, {outputs, inputs}},
+        by_inputs(1, {"weight", {fp8 ? DType::kF8E4M3 : DType::kI8}, {outputs, inputs}}),
         scale_like("weight_scale", kScaleTypes, settings, outputs, inputs, false),
         scale_like("weight_zero_point", {fp8 ? DType::kF8E4M3 : DType::kI8}, settings, outputs, inputs, !settings.offsets),
         // input_scale is of activations: loader/activation_scales.h
@@ -40,9 +40,9 @@ Result<std::vector<FormTensor>> tensors(const FormSettings& settings, std::int64
   FormTensor zeros{"weight_zero_point", {DType::kI32}, {(outputs + per_word - 1) / per_word, groups}, Reach::kRows, per_word, !settings.offsets};
   if (!settings.packed_zeros) zeros = {"weight_zero_point", {DType::kI8}, {outputs, groups}, Reach::kRows, 1, !settings.offsets};
   return std::vector<FormTensor>{
-      {"weight_packed", {DType::kI32}, {outputs, (inputs + per_word - 1) / per_word}},
-      {"weight_scale", kScaleTypes, {outputs, groups}},
-      std::move(zeros),
+      by_inputs(per_word, {"weight_packed", {DType::kI32}, {outputs, (inputs + per_word - 1) / per_word}}),
+      by_inputs(settings.group, {"weight_scale", kScaleTypes, {outputs, groups}}),
+      by_inputs(settings.group, std::move(zeros)),
       {"weight_shape", {DType::kI64, DType::kI32}, {2}, Reach::kWhole, 1, true},
       {"weight_g_idx", {DType::kI32}, {inputs}, Reach::kWhole, 1, !settings.ordered}};
 }
@@ -54,7 +54,8 @@ Result<void> take_words(const FormSettings& settings, std::span<const FormBytes>
     std::int64_t columns = 0;
     if (shape.dtype == DType::kI64) std::memcpy(&columns, shape.data + 8, 8);
     else columns = static_cast<std::int32_t>(word_at(shape.data + 4));
-    if (columns != parts.inputs) return fail(Code::kCorrupt, "weight_shape says {} columns, the model's matrix has {}", columns, parts.inputs);
+    const std::int64_t expected = parts.matrix_inputs == 0 ? parts.inputs : parts.matrix_inputs;
+    if (columns != expected) return fail(Code::kCorrupt, "weight_shape says {} columns, the model's matrix has {}", columns, expected);
   }
   TRY(read_scales(bytes[kScale], Reach::kRows, 1, first, parts));
   if (const FormBytes& zeros = bytes[kZero]; zeros.data)
@@ -62,7 +63,7 @@ Result<void> take_words(const FormSettings& settings, std::span<const FormBytes>
       const std::byte* row = row_of(zeros, first + r, settings.packed_zeros ? per_word : 1);
       for (std::int64_t g = 0; g < parts.groups(); ++g) {
         const int zero = settings.packed_zeros ? code_in(word_at(row + g * 4), (first + r) % per_word, bits) : static_cast<std::int8_t>(row[g]) + zero_code(parts.kind);
-        if (zero < 0 || zero >> bits != 0) return fail(Code::kCorrupt, "row {}, group {}: zero point {} of a number that 4 bits hold (-8..7)", first + r, g, zero - 8);
+        if (zero < 0 || zero >> bits != 0) return fail(Code::kCorrupt, "row {}, group {}: zero point {} of a number that 4 bits hold (-8..7)", first + r, group_in_matrix(parts, g), zero - 8);
         TRY(set_zero(zero, first, r, g, "\"symmetric\": true", parts));
       }
     }
@@ -109,7 +110,7 @@ Result<void> take_bytes(const FormSettings& settings, std::span<const FormBytes>
     }
     if (odd > 15)
       for (std::int64_t k = 0; k < parts.inputs; ++k)
-        if (row[k] > 15) return fail(Code::kCorrupt, "row {}, column {}: code {} of a number that 4 bits hold (-8..7)", first + r, k, static_cast<std::int8_t>(row[k] - 8));
+        if (row[k] > 15) return fail(Code::kCorrupt, "row {}, column {}: code {} of a number that 4 bits hold (-8..7)", first + r, parts.first_input + k, static_cast<std::int8_t>(row[k] - 8));
   }
   if (fp8) TRY(check_fp8(first, parts));
   return {};

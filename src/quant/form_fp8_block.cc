@@ -9,13 +9,13 @@ enum Tensors { kCodes, kScaleInv, kScale };
 
 Result<std::vector<FormTensor>> tensors(const FormSettings& settings, std::int64_t outputs, std::int64_t inputs) {
   const std::vector<DType> scale_types = {DType::kF32, DType::kBF16, DType::kF16, DType::kF8E8M0};
-  std::vector<FormTensor> all = {{"weight", {DType::kF8E4M3}, {outputs, inputs}}};
+  std::vector<FormTensor> all = {by_inputs(1, {"weight", {DType::kF8E4M3}, {outputs, inputs}})};
   const std::int64_t groups = settings.group == 0 ? 1 : (inputs + settings.group - 1) / settings.group;
   const std::int64_t unit = settings.group_rows == 0 ? 1 : settings.group_rows;
   const bool blocks = settings.group_rows > 1;
   for (const char* suffix : {"weight_scale_inv", "weight_scale"}) {  // without blocks, tools differ in the name; take_apart() wants one of them
     if (settings.group_rows == 0) all.push_back({suffix, scale_types, {1}, Reach::kWhole, 1, true});
-    else all.push_back({suffix, scale_types, {(outputs + unit - 1) / unit, groups}, Reach::kRows, unit, !blocks});
+    else all.push_back(by_inputs(settings.group, {suffix, scale_types, {(outputs + unit - 1) / unit, groups}, Reach::kRows, unit, !blocks}));
     if (blocks) return all;
   }
   return all;

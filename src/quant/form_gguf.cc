@@ -178,7 +178,7 @@ Result<std::vector<FormTensor>> tensors(const FormSettings& settings, std::int64
   if (!block_form(settings.block)) return fail(Code::kInternal, "{} is no type of GGUF's blocks", dtype_name(settings.block));
   if (inputs % block_elements(settings.block) != 0)
     return fail(Code::kCorrupt, "a matrix [{}, {}] in {}: rows are not whole blocks of {} inputs", outputs, inputs, dtype_name(settings.block), block_elements(settings.block));
-  return std::vector<FormTensor>{{"weight", {settings.block}, {outputs, inputs}, Reach::kRows}};
+  return std::vector<FormTensor>{by_inputs(block_elements(settings.block), {"weight", {settings.block}, {outputs, inputs}, Reach::kRows})};
 }
 
 Result<void> take_apart(const FormSettings& settings, std::span<const FormBytes> bytes, std::int64_t first, RowParts& parts) {
@@ -190,7 +190,7 @@ Result<void> take_apart(const FormSettings& settings, std::span<const FormBytes>
       Bytes block = row + b * size;
       for (const int at : form.halves)
         if (at >= 0 && (block[at + 1] & 0x7c) == 0x7c)  // an exponent of all ones
-          return fail(Code::kCorrupt, "row {}, columns {} to {}: the block's scale or minimum is {}", first + r, b * elements, (b + 1) * elements - 1, half_at(block + at));
+          return fail(Code::kCorrupt, "row {}, columns {} to {}: the block's scale or minimum is {}", first + r, parts.first_input + b * elements, parts.first_input + (b + 1) * elements - 1, half_at(block + at));
       const std::int64_t g = r * parts.groups() + b * groups;
       form.take(block, {parts.codes + r * parts.inputs + b * elements, parts.scales + g, parts.offsets ? parts.offsets + g : nullptr});
     }

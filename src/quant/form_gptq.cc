@@ -14,9 +14,9 @@ Result<std::vector<FormTensor>> tensors(const FormSettings& settings, std::int64
   if (inputs % per_word != 0 || outputs % per_word != 0)
     return fail(Code::kUnsupported, "GPTQ with {} bits holds {} inputs and {} outputs in a word; a matrix [{}, {}] does not divide", settings.bits, per_word, per_word, outputs, inputs);
   return std::vector<FormTensor>{
-      {"qweight", {DType::kI32, DType::kU32}, {inputs / per_word, outputs}, Reach::kColumns},
-      {"qzeros", {DType::kI32, DType::kU32}, {groups, outputs / per_word}, Reach::kColumns, per_word, !settings.offsets},
-      {"scales", {DType::kF16, DType::kBF16, DType::kF32}, {groups, outputs}, Reach::kColumns},
+      by_inputs(per_word, {"qweight", {DType::kI32, DType::kU32}, {inputs / per_word, outputs}, Reach::kColumns}),
+      by_inputs(settings.group, {"qzeros", {DType::kI32, DType::kU32}, {groups, outputs / per_word}, Reach::kColumns, per_word, !settings.offsets}),
+      by_inputs(settings.group, {"scales", {DType::kF16, DType::kBF16, DType::kF32}, {groups, outputs}, Reach::kColumns}),
       {"g_idx", {DType::kI32}, {inputs}, Reach::kWhole, 1, !settings.ordered}};
 }
 

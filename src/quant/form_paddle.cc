@@ -35,7 +35,7 @@ Result<std::vector<FormTensor>> row_major_tensors(const FormSettings& settings, 
   const std::int64_t bytes = inputs * settings.bits / 8;
   FormTensor codes{"quant_weight", {DType::kI8}, {outputs, bytes}};
   if (settings.by_input) codes = {"quant_weight", {DType::kI8}, {bytes, outputs}, Reach::kColumns};
-  return std::vector<FormTensor>{std::move(codes), {"weight_scale", kScaleTypes, {outputs, 1}}};
+  return std::vector<FormTensor>{by_inputs(settings.bits == 8 ? 1 : 2, std::move(codes)), {"weight_scale", kScaleTypes, {outputs, 1}}};
 }
 
 void take_row_major(const FormSettings& settings, const FormBytes& codes, std::int64_t first, RowParts& parts) {
@@ -69,7 +69,7 @@ Result<std::vector<FormTensor>> tensors(const FormSettings& settings, std::int64
     return fail(Code::kUnsupported, "PaddlePaddle's byte order needs a multiple of {} inputs and of {} outputs; the matrix is [{}, {}]", kTile, unit, outputs, inputs);
   FormTensor codes{"quant_weight", {DType::kI8}, {settings.bits == 8 ? outputs : outputs / 2, inputs}, Reach::kRows, unit};
   codes.rows = 2;
-  return std::vector<FormTensor>{std::move(codes), {"weight_scale", kScaleTypes, {outputs, 1}}};
+  return std::vector<FormTensor>{by_inputs(kTile, std::move(codes)), {"weight_scale", kScaleTypes, {outputs, 1}}};
 }
 
 // int8: byte p of 16 is input p / 2, those of odd p 8 further.
@@ -96,10 +96,9 @@ Result<void> take_apart(const FormSettings& settings, std::span<const FormBytes>
   const std::int64_t unit = interleaved(settings), width = settings.bits == 8 ? kTile : kTile / 2;  // bytes of a tile
   for (int r = 0; r < parts.rows; ++r) {
     const std::int64_t output = first + r;
-    const std::byte* block = codes.data + (output - codes.origin) / unit * 2 * codes.stride;
+    const std::byte* block = row_of(codes, output, unit);  // both rows as one
     for (std::int64_t k = 0; k < parts.inputs; k += kTile) {
-      const std::int64_t at = (k / kTile * unit + output % unit) * width;  // of the 2 * inputs bytes of the block
-      const auto* tile = reinterpret_cast<const std::uint8_t*>(block + at / parts.inputs * codes.stride + at % parts.inputs);
+      const auto* tile = reinterpret_cast<const std::uint8_t*>(block + (k / kTile * unit + output % unit) * width);
       if (settings.bits == 8) take_bytes(tile, parts.codes + r * parts.inputs + k);
       else take_nibbles(tile, parts.codes + r * parts.inputs + k);
     }

@@ -21,7 +21,7 @@ Result<std::vector<FormTensor>> tensors(const FormSettings& settings, std::int64
   const std::vector<DType> scale_types = {DType::kBF16, DType::kF16, DType::kF32};
   FormTensor scale{"weight_scale", scale_types, {1}, Reach::kWhole};
   if (settings.group_rows != 0) scale = {"weight_scale", scale_types, {outputs, 1}};
-  return std::vector<FormTensor>{{"quant_weight", {DType::kI8, DType::kU8, DType::kF8E4M3}, {inputs, outputs}, Reach::kColumns}, std::move(scale)};
+  return std::vector<FormTensor>{by_inputs(1, {"quant_weight", {DType::kI8, DType::kU8, DType::kF8E4M3}, {inputs, outputs}, Reach::kColumns}), std::move(scale)};
 }
 
 Result<void> take_apart(const FormSettings& settings, std::span<const FormBytes> bytes, std::int64_t first, RowParts& parts) {

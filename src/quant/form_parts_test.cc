@@ -36,7 +36,7 @@ struct File {
   FormBytes view(Reach reach, std::int64_t unit, std::int64_t first, std::int64_t rows) {
     if (bytes.empty()) return {};
     const std::int64_t step = first / unit;
-    if (reach == Reach::kRows) return {at(step * rows), stride, step * unit, dtype};
+    if (reach == Reach::kRows) return {at(step * rows), stride * rows, step * unit, dtype};
     if (reach == Reach::kColumns) return {at(0) + step * dtype_bits(dtype) / 8, stride, step * unit, dtype};
     return {at(0), stride, 0, dtype};
   }

@@ -32,6 +32,7 @@ struct Matrix {
   Buffer wide_scales;            // group scales in FP32 [panels][groups][16]: staging while loading, kept where FP16 cannot hold them
   float* offsets = nullptr;      // formats with offsets: f32 [panels][groups][16], added to every weight of a row's group
   std::shared_ptr<const std::vector<std::int32_t>> order;  // unless nullptr: column k holds the weights of input (*order)[k]; set before the first import
+  bool gathers_inputs = false;   // `order` names inputs of all ranks together, whose activations are gathered before the product
   Fp8Input fp8_input;            // FP8 formats: of the activations
   bool scales_fp16 = false;      // group formats: true once finish() rounded the scales into `scales`
 

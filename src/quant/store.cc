@@ -60,6 +60,7 @@ Result<void> ParamStore::allocate(const ParamPlan& plan) {
     matrix.lead = slot.lead;
     matrix.group = slot.format->group;
     matrix.order = slot.order;
+    matrix.gathers_inputs = slot.gathers_inputs;
     matrix.codes = base;
     matrix.scales = base + round_up(slot.bytes.codes, 64);
     if (slot.bytes.offsets != 0) matrix.offsets = reinterpret_cast<float*>(matrix.scales + round_up(slot.bytes.scales, 64));

@@ -21,6 +21,7 @@ struct Slot {
   std::int64_t offset = 0;         // into the arena, a multiple of 64
   PackedBytes bytes;
   InputOrder order;                // of the activations (Matrix::order)
+  bool gathers_inputs = false;     // Matrix::gathers_inputs
 };
 
 struct ParamPlan {

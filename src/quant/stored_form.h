@@ -31,6 +31,8 @@ struct RowParts {
   float* scales = nullptr;             // [rows][groups]
   float* offsets = nullptr;            // [rows][groups]; nullptr: none
   const std::int32_t* order = nullptr; // [inputs]: codes[r][j] belongs to input order[j]
+  std::int64_t first_input = 0;        // the rows begin with this input of the matrix, a multiple of what shares a scale or an element of any tensor (0 with an order)
+  std::int64_t matrix_inputs = 0;      // of whole rows; 0: as many as `inputs`
   std::int64_t groups() const { return group == 0 ? 1 : (inputs + group - 1) / group; }
 };
 
@@ -69,9 +71,11 @@ struct FormTensor {
   std::int64_t unit = 1;
   bool optional = false;            // read where it exists
   std::int64_t rows = 1;            // kRows: of the file, that `unit` outputs share; they lie one after the other
+  std::int64_t input_unit = 0;      // inputs that share an element (kColumns: a row of the file); 0: the tensor says the same of all inputs
 };
 
-// Bytes of one tensor for some outputs. Row `i` of the file, counted from the one that holds output `origin`, begins at data + i * stride.
+// Bytes of one tensor for some outputs and inputs, from RowParts::first_input on. Row `i` of the file (of several that outputs share: row i of these, `rows` as one),
+// counted from the one that holds output `origin`, begins at data + i * stride.
 struct FormBytes {
   const std::byte* data = nullptr;  // nullptr: an optional tensor that is not there. No alignment promised
   std::int64_t stride = 0;
@@ -90,7 +94,7 @@ struct StoredForm {
   std::string_view name;            // in messages and tables: "GPTQ"
   // The tensors of a matrix; the first holds the codes. An error where the sizes do not suit the form.
   Result<std::vector<FormTensor>> (*tensors)(const FormSettings& settings, std::int64_t outputs, std::int64_t inputs);
-  // Fills `parts` (its arrays are there, kind, rows, inputs, group and order are set) with outputs [first, first + parts.rows) of the matrix [outputs, inputs].
+  // Fills `parts` (its arrays are there, everything else is set) with outputs [first, first + parts.rows) of the matrix [outputs, inputs].
   // `bytes` is in the order of tensors(). An error says which row and column hold what cannot be.
   Result<void> (*take_apart)(const FormSettings& settings, std::span<const FormBytes> bytes, std::int64_t first, RowParts& parts);
   // Before tensors(): completes settings by what config.json leaves to types and shapes. nullptr: it leaves nothing. An error where none of the variants fits.
