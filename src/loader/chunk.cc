@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "loader/exchange.h"
+
 namespace inflight::loader {
 
 using checkpoint::TensorInfo;
@@ -11,13 +13,13 @@ namespace {
 // The codes of a route whose matrix is in a stored form.
 const quant::FormTensor& codes_of(const LoadPlan& plan, const Route& route) { return plan.forms[static_cast<std::size_t>(route.form)].tensors[0]; }
 
-// Bytes of one output as it is read: a row of the file, or the slice's inputs of a column.
+// Bytes of one output as it is read: the slice's inputs of a row or column of plain numbers, else a row of the file.
 std::int64_t output_bytes(const LoadPlan& plan, const TensorInfo& tensor, const Route& route) {
   if (route.form >= 0) {
     const FormSource& source = plan.forms[static_cast<std::size_t>(route.form)];
     return std::max<std::int64_t>(form_lines(source, 0, tensor, {0, source.outputs, route.read}).total() / std::max<std::int64_t>(source.outputs, 1), 1);
   }
-  return route.transposed ? (route.slice.col_end - route.slice.col_begin) * dtype_bits(tensor.dtype) / 8 : file_row_bytes(tensor);
+  return route.matrix && route.stored < 0 ? (route.slice.col_end - route.slice.col_begin) * dtype_bits(tensor.dtype) / 8 : file_row_bytes(tensor);
 }
 
 }  // namespace
@@ -53,7 +55,7 @@ bool in_tiles(const LoadPlan& plan, const Route& route) { return route.transpose
 
 std::int64_t chunk_buffer_bytes(const LoadPlan& plan, const TensorInfo& tensor, const Route& route, const Chunk& chunk) {
   if (route.form >= 0) return form_lines(plan.forms[static_cast<std::size_t>(route.form)], 0, tensor, form_area(plan, chunk)).total();
-  if (!route.transposed) return (route.matrix ? chunk.rows : 1) * file_row_bytes(tensor);
+  if (!route.transposed) return (route.matrix ? chunk.rows : 1) * output_bytes(plan, tensor, route);
   // The tile as it lies in the file, and one panel of it with inputs along the rows.
   const std::int64_t inputs = route.slice.col_end - route.slice.col_begin;
   return (chunk.rows + quant::kPanelRows) * inputs * dtype_bits(tensor.dtype) / 8;
@@ -64,6 +66,7 @@ std::vector<Chunk> cut_chunks(const checkpoint::Checkpoint& checkpoint, const Lo
   for (std::size_t r = 0; r < plan.routes.size(); ++r) {
     const Route& route = plan.routes[r];
     const checkpoint::Tensor& tensor = checkpoint.tensors()[static_cast<std::size_t>(route.tensor)];
+    if (route.exchange) continue;
     if (!route.matrix) {
       chunks.push_back({r, 0, 1});
       continue;
@@ -98,14 +101,15 @@ std::int64_t staging_bytes(const checkpoint::Checkpoint& checkpoint, const LoadP
     const std::int64_t panel = row * quant::kPanelRows;
     if (route.form >= 0) forms = std::max(forms, form_scratch_bytes(plan.forms[static_cast<std::size_t>(route.form)]));
     const std::int64_t whole = row * (route.form >= 0 && shared_scales(plan, route) ? route.rows : route.slice.row_end - route.slice.row_begin);
+    if (const quant::Slot& slot = plan.params.slots[route.param]; slot.format && slot.format->group != 0) scales = std::max(scales, slot.bytes.scales * 2);
+    if (route.exchange) continue;
     if (in_two_looks(plan, route)) matrix = std::max(matrix, std::min(whole, kMatrixStagingBytes / threads));
     const quant::SharedScales* shared = shared_scales(plan, route);
     largest = std::max(largest, shared && !in_two_looks(plan, route) ? shared->rows == 0 ? whole + panel : std::min(whole, row * shared->rows) + panel : in_tiles(plan, route) ? std::min(std::max(kTransposedTileBytes, panel), row * (route.slice.row_end - route.slice.row_begin)) + panel : std::min(tensor.bytes(), panel));
-    const quant::Slot& slot = plan.params.slots[route.param];
-    if (slot.format && slot.format->group != 0) scales = std::max(scales, slot.bytes.scales * 2);
   }
   for (const std::int64_t bytes : plan.derive_bytes) derived = std::max(derived, bytes);
-  return (threads + kReadAheadBuffers) * (largest + 8192) + threads * (derived + forms + matrix) + (threads + 1) * scales;  // threads may each be in another parameter, and one is just finished
+  const std::int64_t chunks = (threads + kReadAheadBuffers) * (largest + 8192) + threads * (forms + matrix);
+  return std::max(chunks, exchange_bytes(plan, threads)) + threads * derived + (threads + 1) * scales;  // threads may each be in another parameter, and one is just finished
 }
 
 }  // namespace inflight::loader

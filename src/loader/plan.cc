@@ -10,6 +10,7 @@
 
 #include "loader/activation_scales.h"
 #include "loader/chunk.h"
+#include "loader/exchange.h"
 #include "quant/derive.h"
 
 namespace inflight::loader {
@@ -308,6 +309,7 @@ Result<LoadPlan> plan_load(const Checkpoint& checkpoint, const params::ParamTabl
                            const quant::FormatPolicy& policy, int threads) {
   const auto stored = TRY(stored_policy({&checkpoint.config(), checkpoint.config_path()}));
   TRY(policy.check_overrides(table));
+  TRY(params::check_ranks(table, topology));
 
   LoadPlan plan;
   std::unordered_map<std::string_view, std::vector<std::size_t>> needs_by_tensor;
@@ -353,23 +355,22 @@ Result<LoadPlan> plan_load(const Checkpoint& checkpoint, const params::ParamTabl
       continue;
     }
     TRY(check_shares(tensor, needs, found->second, table, plan.forms));
-    const std::size_t routes_before = plan.routes.size();
-    bool companion = false;  // read beside the codes of a stored form
+    bool here = false;  // this rank reads some of it
     for (const std::size_t n : found->second) {
       const Need& need = needs[n];
       const ParamSpec& row = table.rows[need.param];
       const params::Piece& piece = row.pieces[need.piece];
       if (!TRY(params::is_local(row, topology))) continue;
       if (need.form >= 0) {
-        Route route{.tensor = static_cast<int>(t), .param = need.param, .slice = TRY(params::slice_of(row, need.piece, topology)), .form = need.form, .rows = piece.rows, .inputs = row.inputs, .first_row = piece.source.first_output};
+        Route route{.tensor = static_cast<int>(t), .param = need.param, .slice = TRY(params::slice_of(row, need.piece, topology)), .form = need.form, .rows = piece.rows, .inputs = row.inputs, .piece = need.piece, .first_row = piece.source.first_output};
         route.slice.row_begin += piece.source.first_output;
         route.slice.row_end += piece.source.first_output;
+        here |= route.slice.row_begin < route.slice.row_end;
         if (need.part == 0) plan.routes.push_back(route);
-        else companion = true;
         continue;
       }
       Route route{.tensor = static_cast<int>(t), .param = need.param, .slice = TRY(params::slice_of(row, need.piece, topology)), .stored = need.stored,
-                  .matrix = need.shape.size() >= 2, .transposed = need.stored < 0 && need.shape.size() >= 2 && row.transposed, .first_input = piece.source.first_input, .rows = piece.rows, .inputs = row.inputs, .first_row = piece.source.first_output};
+                  .matrix = need.shape.size() >= 2, .transposed = need.stored < 0 && need.shape.size() >= 2 && row.transposed, .first_input = piece.source.first_input, .rows = piece.rows, .inputs = row.inputs, .piece = need.piece, .first_row = piece.source.first_output};
       const std::int64_t part = (route.slice.row_end - route.slice.row_begin) * (route.slice.col_end - route.slice.col_begin);
       if (need.stored < 0) {
         plan.source_bytes += part * dtype_bits(tensor.info.dtype) / 8;
@@ -379,9 +380,10 @@ Result<LoadPlan> plan_load(const Checkpoint& checkpoint, const params::ParamTabl
         const std::int64_t whole = std::max<std::int64_t>(piece.rows * row.inputs, 1);
         plan.source_bytes += static_cast<std::int64_t>(static_cast<double>(tensor.info.bytes()) * static_cast<double>(part) / static_cast<double>(whole));
       }
+      here |= route.slice.row_begin < route.slice.row_end;
       plan.routes.push_back(route);
     }
-    ++(plan.routes.size() == routes_before && !companion ? plan.tensors_elsewhere : plan.tensors_loaded);
+    ++(here ? plan.tensors_loaded : plan.tensors_elsewhere);
   }
   if (!unexpected.empty())
     return fail(Code::kCorrupt, "{}: {} tensors belong to no parameter of this model, and no rule ignores them:{}\n  hint: config.json of another model, or a variant that is not supported?",
@@ -397,6 +399,7 @@ Result<LoadPlan> plan_load(const Checkpoint& checkpoint, const params::ParamTabl
   for (std::size_t i = 0; i < table.rows.size(); ++i)
     if (stored_format[i] && orders[i]) TRY(set_order(table.rows[i], topology, orders[i], plan.params.slots[i]));
   plan_forms(checkpoint, plan);
+  TRY(plan_exchange(checkpoint, table, topology, stored_format, plan));
   for (const ParamSpec& row : table.rows)
     if (row.derivation) plan.derive_bytes.push_back(quant::derive_bytes(table.rows[row.derivation->source].inputs, *row.derivation));
   plan.quantization = describe_policy(stored ? *stored : policy, table);

@@ -25,6 +25,8 @@ struct Route {
   std::int64_t first_input = 0; // transposed: the tensor's row that is input 0
   int form = -1;                // index into LoadPlan::forms, whose codes `tensor` holds; slice rows are outputs of that matrix
   std::int64_t rows = 0, inputs = 0;  // of the whole piece
+  std::size_t piece = 0;        // of the parameter
+  bool exchange = false;        // loaded in LoadPlan::batches
   std::int64_t first_row = 0;   // of the whole piece, in the tensor seen as a matrix
   InputRange read;              // form >= 0: the inputs that are read, around those of the slice
 };
@@ -35,10 +37,27 @@ inline constexpr std::string_view kOrderSuffix = "weight_order";
 // A line for each of at most eight names, then a count: for the end of a message.
 std::string name_list(const std::vector<std::string>& names);
 
+// Some outputs of a piece whose scales' numbers lie on several ranks (exchange.h).
+struct Exchange {
+  std::size_t route = 0;
+  std::int64_t first = 0, rows = 0;       // of the piece, over all ranks
+  std::int64_t magnitudes = 0;            // where its own begin among those of the batch: [runs of rows that share scales][groups of inputs]
+};
+
+// What is exchanged at once: the same on all ranks, in the same order.
+struct ExchangeBatch {
+  std::vector<Exchange> parts;
+  std::int64_t magnitudes = 0;
+  std::int64_t bytes = 0;                 // of numbers that wait meanwhile, at most of any rank
+  bool twice = false;                     // they do not wait, but are read again
+};
+
 struct LoadPlan {
   quant::ParamPlan params;
   std::vector<Route> routes;             // in shard, then offset order
   std::vector<FormSource> forms;         // matrices in stored forms of other tools
+  std::vector<ExchangeBatch> batches;    // loaded after the routes that are in none
+  bool wide_scales = false;              // group scales stay FP32, whatever they are
   std::int64_t source_bytes = 0;         // bytes of the checkpoint that will be read
   std::int64_t tensors_loaded = 0;       // tensors of which this rank reads some
   std::int64_t tensors_elsewhere = 0;    // tensors of which this rank reads nothing

@@ -9,6 +9,7 @@
 #include "base/bf16.h"
 #include "loader/chunk.h"
 #include "loader/stored_columns.h"
+#include "loader/transpose.h"
 #include "quant/derive.h"
 
 namespace inflight::loader {
@@ -25,17 +26,6 @@ float element(const std::byte* data, DType dtype, std::int64_t i) {
   std::uint16_t bits;
   std::memcpy(&bits, data + i * 2, 2);
   return dtype == DType::kBF16 ? bf16_to_float(bits) : fp16_to_float(bits);
-}
-
-// out [rows][inputs] = the transpose of in [inputs][rows], whose rows are stride_bytes apart and may lie at any address.
-template <class T>
-void transpose(const std::byte* in, std::int64_t stride_bytes, std::int64_t inputs, std::int64_t rows, std::byte* out) {
-  auto* to = reinterpret_cast<T*>(out);
-  for (std::int64_t k = 0; k < inputs; ++k) {
-    T line[quant::kPanelRows];
-    std::memcpy(line, in + k * stride_bytes, static_cast<std::size_t>(rows) * sizeof(T));
-    for (std::int64_t r = 0; r < rows; ++r) to[r * inputs + k] = line[r];
-  }
 }
 
 // "[row, column]" in the tensor's own dimensions.
@@ -69,7 +59,7 @@ Result<void> Sink::begin(const Route& route) {
 // The release/acquire pair makes all rows visible to the one thread that completes the parameter.
 Result<void> Sink::count(const Route& route, std::int64_t rows) {
   if (progress_[route.param].rows_left.fetch_sub(rows, std::memory_order_acq_rel) != rows || !plan_.params.slots[route.param].format) return {};
-  quant::finish(store_.matrix(route.param));
+  quant::finish(store_.matrix(route.param), plan_.wide_scales);
   return derive_from(route.param);
 }
 
@@ -287,6 +277,16 @@ Sink::Rows Sink::plain_rows(const Chunk& chunk, const std::byte* data, std::int6
   };
 }
 
+Result<quant::Matrix*> Sink::open(std::size_t r) {
+  TRY(begin(plan_.routes[r]));
+  return &store_.matrix(plan_.routes[r].param);
+}
+
+Error Sink::not_finite(const Chunk& chunk, const quant::SourceRows& rows, std::int64_t bad, std::int64_t lead) const {
+  const std::int64_t row = bad / rows.inputs, column = bad % rows.inputs;
+  return plain_error(chunk)(row, column - lead, element(static_cast<const std::byte*>(rows.data), rows.dtype, row * rows.stride + column));
+}
+
 Sink::NotFinite Sink::plain_error(const Chunk& chunk) const {
   const Route& route = plan_.routes[chunk.route];
   const TensorInfo& tensor = tensors_[static_cast<std::size_t>(route.tensor)].info;
@@ -316,8 +316,7 @@ Result<void> Sink::accept_transposed(const Chunk& chunk, const std::byte* data, 
   const std::int64_t width = dtype_bits(dtype) / 8, inputs = route.slice.col_end - route.slice.col_begin;
   TRY(begin(route));
   TRY(quantize_rows(chunk, [&](std::int64_t at, int n) -> Result<quant::SourceRows> {
-    if (width == 4) transpose<std::uint32_t>(data + at * width, stride_bytes, inputs, n, panel);
-    else transpose<std::uint16_t>(data + at * width, stride_bytes, inputs, n, panel);
+    transpose(width, data + at * width, stride_bytes, inputs, n, panel, inputs);
     return quant::SourceRows{.data = panel, .dtype = dtype, .stride = inputs, .rows = n, .inputs = inputs};
   }, plain_error(chunk)));
   return count(route, chunk.rows);

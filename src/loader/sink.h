@@ -46,6 +46,14 @@ class Sink {
   // The same for a route in a stored form: `bytes` of its tensors, which hold the chunk's outputs.
   Result<void> accept_form(const Chunk& chunk, std::span<const quant::FormBytes> bytes);
 
+  // For exchange.cc, which looks at rows and quantizes them by itself: the route's matrix, ready to be filled; and that rows of it are.
+  Result<quant::Matrix*> open(std::size_t route);
+  Result<void> count(std::size_t route, std::int64_t rows) { return count(plan_.routes[route], rows); }
+  // Element `bad` of rows that begin with the chunk, and with `lead` columns before those of its slice, is not finite.
+  Error not_finite(const Chunk& chunk, const quant::SourceRows& rows, std::int64_t bad, std::int64_t lead) const;
+  // Rows of a chunk in runs that end with the destination's panels: at, counted from the chunk's first; how many; the output of the matrix that the first becomes.
+  Result<void> for_each_panel(const Chunk& chunk, const std::function<Result<void>(std::int64_t at, int n, std::int64_t local)>& visit) const;
+
   // After all chunks: an error names parameters that never completed.
   Result<void> check_complete() const;
 
@@ -62,7 +70,6 @@ class Sink {
   using Rows = std::function<Result<quant::SourceRows>(std::int64_t at, int n)>;
   // What to say of a number that is not finite in row `row` of the chunk and column `column` of its slice.
   using NotFinite = std::function<Error(std::int64_t row, std::int64_t column, float value)>;
-  Result<void> for_each_panel(const Chunk& chunk, const std::function<Result<void>(std::int64_t at, int n, std::int64_t local)>& visit) const;
   Result<void> scan_rows(const Chunk& whole, const Chunk& part, const Rows& rows, const NotFinite& not_finite, Scan& scan) const;
   Result<void> store_rows(const Chunk& chunk, const Rows& rows, const NotFinite& not_finite);
   Result<void> quantize_rows(const Chunk& chunk, const Rows& rows, const NotFinite& not_finite);

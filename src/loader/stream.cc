@@ -1,11 +1,13 @@
 // The streaming loader. Memory: one chunk buffer a thread or, past the page cache, a ring of buffers; the destination arena, and the FP32 scales of the parameters in progress.
+#include <fcntl.h>
 #include <sys/uio.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <mutex>
 
+#include "loader/exchange.h"
+#include "loader/first_error.h"
 #include "loader/load.h"
 #include "loader/read_ahead.h"
 #include "loader/sink.h"
@@ -26,7 +28,16 @@ constexpr std::size_t kRun = 8;
 constexpr int kReaders = 2;  // requests in flight to the disk: more brought nothing
 
 // Whether rows of the file are read in part, as a rank may need them: direct reads would be of all.
-bool in_parts(const Route& route) { return route.form >= 0 ? route.read.end - route.read.begin != route.inputs : route.stored >= 0 && route.slice.col_end - route.slice.col_begin != route.inputs; }
+bool in_parts(const Route& route) {
+  if (route.exchange) return true;
+  return route.form >= 0 ? route.read.end - route.read.begin != route.inputs : route.matrix && route.slice.col_end - route.slice.col_begin != route.inputs;
+}
+
+// The page cache is about to be asked for small runs of [begin, end): the disk reads all of it at once, and for the other ranks of this host too.
+void expect(const InputFile& file, std::int64_t begin, std::int64_t end) {
+  constexpr std::int64_t kStep = 512 << 10;  // that one call reads ahead at least
+  for (std::int64_t at = begin; at < end; at += kStep) ::posix_fadvise(file.descriptor(), at, std::min(kStep, end - at), POSIX_FADV_WILLNEED);
+}
 
 // Whether the file's pages are mostly absent from the page cache, from samples that must not block.
 bool is_cold(const InputFile& file) {
@@ -43,26 +54,6 @@ bool is_cold(const InputFile& file) {
   return absent > seen;
 }
 
-// The first error in file order wins, whatever thread met it: the same file gives the same message.
-class FirstError {
- public:
-  bool failed() const { return failed_.load(std::memory_order_relaxed); }
-  void report(std::size_t chunk, Error error) {
-    const std::lock_guard lock(mutex_);
-    if (failed() && chunk > chunk_) return;
-    chunk_ = chunk;
-    error_ = std::move(error);
-    failed_.store(true, std::memory_order_relaxed);
-  }
-  Error take() { return std::move(error_); }
-
- private:
-  std::atomic<bool> failed_{false};
-  std::mutex mutex_;
-  std::size_t chunk_ = 0;
-  Error error_;
-};
-
 // Reads one chunk's rows into `buffer`; returns where the data starts and how far apart the rows lie. stored: what is wanted of rows in a stored form of ours.
 struct ReadRows {
   const std::byte* data;
@@ -77,8 +68,7 @@ Result<ReadRows> read_chunk(const InputFile& file, const TensorInfo& tensor, con
     const std::int64_t aligned = begin / kDirectAlignment * kDirectAlignment;
     const std::int64_t end = (begin + bytes + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
     TRY(file.read_at(buffer, static_cast<std::size_t>(end - aligned), aligned, static_cast<std::size_t>(begin + bytes - aligned)));
-    const std::int64_t skipped = route.matrix && route.stored < 0 ? route.slice.col_begin * dtype_bits(tensor.dtype) / 8 : stored.begin;
-    return ReadRows{buffer + (begin - aligned) + skipped, row_bytes};
+    return ReadRows{buffer + (begin - aligned), row_bytes};
   }
   const std::int64_t columns = file_columns(tensor);
   const std::int64_t wanted = route.slice.col_end - route.slice.col_begin;
@@ -161,9 +151,24 @@ Result<void> read_matrix(const InputFile& file, const TensorInfo& tensor, const 
   return {};
 }
 
-}  // namespace
+class FileBytes final : public TensorBytes {
+ public:
+  FileBytes(const Checkpoint& checkpoint, const std::vector<bool>& cold) : checkpoint_(checkpoint), cold_(cold) {}
+  void expect(int tensor, std::int64_t begin, std::int64_t end) const override {
+    const checkpoint::Tensor& t = checkpoint_.tensors()[static_cast<std::size_t>(tensor)];
+    if (cold_[static_cast<std::size_t>(t.shard)]) loader::expect(checkpoint_.shards()[static_cast<std::size_t>(t.shard)], t.info.begin + begin, t.info.begin + end);
+  }
+  Result<void> read(int tensor, std::int64_t offset, std::int64_t bytes, std::byte* into) const override {
+    const checkpoint::Tensor& t = checkpoint_.tensors()[static_cast<std::size_t>(tensor)];
+    return checkpoint_.shards()[static_cast<std::size_t>(t.shard)].read_at(into, static_cast<std::size_t>(bytes), t.info.begin + offset);
+  }
 
-Result<LoadReport> load_streaming(const LoadContext& context, const Progress& progress) {
+ private:
+  const Checkpoint& checkpoint_;
+  const std::vector<bool>& cold_;
+};
+
+Result<LoadReport> load_parameters(const LoadContext& context, const Progress& progress) {
   const auto start = Clock::now();
   const Checkpoint& checkpoint = context.checkpoint;
   LoadReport report;
@@ -172,11 +177,13 @@ Result<LoadReport> load_streaming(const LoadContext& context, const Progress& pr
   // Tiles of transposed tensors are rows of a few kilobytes: what one tile leaves of a page, the next one takes from the page cache.
   std::vector<bool> tiled(checkpoint.shards().size());
   for (const Route& route : context.plan.routes)
-    if (in_tiles(context.plan, route) || in_parts(route) || in_two_looks(context.plan, route)) tiled[static_cast<std::size_t>(checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].shard)] = true;
+    if (!route.exchange && (in_tiles(context.plan, route) || in_two_looks(context.plan, route))) tiled[static_cast<std::size_t>(checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].shard)] = true;
   std::vector<InputFile> files;
+  std::vector<bool> cold;
   std::vector<std::int64_t> chunk_bytes;
   for (const InputFile& shard : checkpoint.shards()) {
-    files.push_back(TRY(InputFile::open(shard.path(), !tiled[files.size()] && is_cold(shard))));
+    cold.push_back(is_cold(shard));
+    files.push_back(TRY(InputFile::open(shard.path(), !tiled[files.size()] && cold.back())));
     if (files.back().size() != shard.size())
       return fail(Code::kCorrupt, "\"{}\" changed from {} to {} bytes while it was being loaded", shard.path(), shard.size(), files.back().size());
     chunk_bytes.push_back(files.back().direct() ? kDirectChunkBytes : kCachedChunkBytes);
@@ -199,7 +206,9 @@ Result<LoadReport> load_streaming(const LoadContext& context, const Progress& pr
   FirstError error;
   std::atomic<std::int64_t> bytes_done{0};
   const auto file_of = [&](const Chunk& chunk) -> const InputFile& {
-    return files[static_cast<std::size_t>(checkpoint.tensors()[static_cast<std::size_t>(context.plan.routes[chunk.route].tensor)].shard)];
+    const Route& route = context.plan.routes[chunk.route];
+    const auto shard = static_cast<std::size_t>(checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].shard);
+    return in_parts(route) ? checkpoint.shards()[shard] : files[shard];
   };
   const auto read = [&](const Chunk& chunk, std::byte* buffer) {
     const Route& route = context.plan.routes[chunk.route];
@@ -207,14 +216,20 @@ Result<LoadReport> load_streaming(const LoadContext& context, const Progress& pr
     if (route.form >= 0) return read_codes(file_of(chunk), tensor, form_lines(context.plan.forms[static_cast<std::size_t>(route.form)], 0, tensor, form_area(context.plan, chunk)), buffer);
     if (route.transposed) return read_tile(file_of(chunk), tensor, route, chunk, buffer);
     const bool columns = route.matrix && route.stored >= 0;
+    if (in_parts(route) && cold[static_cast<std::size_t>(checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].shard)])
+      expect(file_of(chunk), tensor.begin + chunk.row * file_row_bytes(tensor), tensor.begin + (chunk.row + chunk.rows) * file_row_bytes(tensor));
     return read_chunk(file_of(chunk), tensor, route, chunk, buffer, columns ? stored_columns(context.plan.params.slots[route.param], route, tensor.dtype) : StoredColumns{});
   };
   // Bytes of chunk i are done; false: nobody wants the rest.
   const auto advance = [&](std::int64_t bytes, std::size_t i, int worker, Clock::time_point& reported) {
     const std::int64_t done = bytes_done.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-    if (worker == 0 && progress && Clock::now() - reported > std::chrono::milliseconds(50)) {
+    if (worker == 0 && (progress || context.ranks) && Clock::now() - reported > std::chrono::milliseconds(50)) {
       reported = Clock::now();
-      if (!progress(std::min(done, context.plan.source_bytes), context.plan.source_bytes)) return error.report(i, Error{Code::kCancelled, "loading was stopped"}), false;
+      if (context.ranks) {
+        context.ranks->tick();
+        if (auto failed = context.ranks->error()) return error.report(i, *std::move(failed)), false;
+      }
+      if (progress && !progress(std::min(done, context.plan.source_bytes), context.plan.source_bytes)) return error.report(i, Error{Code::kCancelled, "loading was stopped"}), false;
     }
     return true;
   };
@@ -282,6 +297,8 @@ Result<LoadReport> load_streaming(const LoadContext& context, const Progress& pr
   });
   ring.reset();
   if (error.failed()) return std::unexpected(error.take());
+  auto reported = start;  // of worker 0 alone
+  TRY(load_exchanged(context, sink, FileBytes(checkpoint, cold), [&](std::int64_t bytes, int worker) { return advance(bytes, chunks.size(), worker, reported); }));
   for (std::size_t shard = 0; shard < files.size(); ++shard) TRY(checkpoint.verify_unchanged(static_cast<int>(shard)));
   TRY(sink.check_complete());
   if (progress && !progress(context.plan.source_bytes, context.plan.source_bytes)) return fail(Code::kCancelled, "loading was stopped");
@@ -294,5 +311,9 @@ Result<LoadReport> load_streaming(const LoadContext& context, const Progress& pr
   report.ignored = context.plan.ignored;
   return report;
 }
+
+}  // namespace
+
+Result<LoadReport> load_streaming(const LoadContext& context, const Progress& progress) { return load_together(context, progress, load_parameters); }
 
 }  // namespace inflight::loader

@@ -15,6 +15,9 @@ using params::ParamSpec;
 using params::Role;
 
 Result<std::unique_ptr<Update>> Update::begin(const params::ParamTable& table, const quant::ParamPlan& plan, const quant::Kernels& kernels, ThreadPool& pool) {
+  for (std::size_t i = 0; i < table.rows.size(); ++i)
+    if (plan.slots[i].outputs != table.rows[i].outputs() || plan.slots[i].inputs != table.rows[i].inputs)
+      return fail(Code::kUnsupported, "weights can be updated where one rank holds the whole model; this one holds a part of {}. Open the model again to load new weights", table.rows[i].full_name());
   std::unique_ptr<Update> update(new Update(table, plan, pool));
   for (std::size_t i = 0; i < table.rows.size(); ++i)
     if (!table.rows[i].derivation) TRY(update->expect(i));

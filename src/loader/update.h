@@ -28,6 +28,7 @@ struct NamedTensor {
 class Update {
  public:
   // `table` and `plan` are those the model was loaded with; they, kernels and pool must outlive the update. Memory is taken as tensors come, up to that of the weights again.
+  // kUnsupported: the plan is that of one of several ranks.
   static Result<std::unique_ptr<Update>> begin(const params::ParamTable& table, const quant::ParamPlan& plan, const quant::Kernels& kernels, ThreadPool& pool);
 
   // Takes one whole tensor, in any order. Tensors that a rule of the table ignores are ignored. After an error the update cannot be applied.

@@ -1,17 +1,35 @@
 // The plain road: every tensor in memory first, then quantized parameter by parameter.
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <iterator>
 #include <map>
 #include <vector>
 
+#include "loader/exchange.h"
 #include "loader/load.h"
 #include "loader/sink.h"
 #include "tensor/buffer.h"
 
 namespace inflight::loader {
 
-Result<LoadReport> load_whole(const LoadContext& context, const Progress& progress) {
+namespace {
+
+// Tensors that are in memory as a whole.
+class MemoryBytes final : public TensorBytes {
+ public:
+  explicit MemoryBytes(const std::map<int, Buffer>& tensors) : tensors_(tensors) {}
+  void expect(int, std::int64_t, std::int64_t) const override {}
+  Result<void> read(int tensor, std::int64_t offset, std::int64_t bytes, std::byte* into) const override {
+    std::memcpy(into, tensors_.at(tensor).data() + offset, static_cast<std::size_t>(bytes));
+    return {};
+  }
+
+ private:
+  const std::map<int, Buffer>& tensors_;
+};
+
+Result<LoadReport> load_parameters(const LoadContext& context, const Progress& progress) {
   const auto start = std::chrono::steady_clock::now();
   const checkpoint::Checkpoint& checkpoint = context.checkpoint;
 
@@ -38,6 +56,7 @@ Result<LoadReport> load_whole(const LoadContext& context, const Progress& progre
   Sink sink(checkpoint.tensors(), context.plan, context.table, context.kernels, context.store);
   for (std::size_t r = 0; r < context.plan.routes.size(); ++r) {
     const Route& route = context.plan.routes[r];
+    if (route.exchange) continue;
     if (route.form >= 0) {
       const FormSource& source = context.plan.forms[static_cast<std::size_t>(route.form)];
       const Chunk chunk{r, route.slice.row_begin, route.slice.row_end - route.slice.row_begin};
@@ -50,6 +69,7 @@ Result<LoadReport> load_whole(const LoadContext& context, const Progress& progre
       TRY(sink.accept_whole(r, tensors[route.tensor].data(), nullptr));
     }
   }
+  TRY(load_exchanged(context, sink, MemoryBytes(tensors), [](std::int64_t, int) { return true; }));
   for (std::size_t shard = 0; shard < checkpoint.shards().size(); ++shard) TRY(checkpoint.verify_unchanged(static_cast<int>(shard)));
   TRY(sink.check_complete());
 
@@ -62,5 +82,9 @@ Result<LoadReport> load_whole(const LoadContext& context, const Progress& progre
   report.ignored = context.plan.ignored;
   return report;
 }
+
+}  // namespace
+
+Result<LoadReport> load_whole(const LoadContext& context, const Progress& progress) { return load_together(context, progress, load_parameters); }
 
 }  // namespace inflight::loader

@@ -17,8 +17,8 @@ Result<void> begin(Matrix& matrix, bool half_scales) {
   return {};
 }
 
-void finish(Matrix& matrix) {
-  if (matrix.group == 0 || matrix.scales_fp16) return;
+void finish(Matrix& matrix, bool wide_scales) {
+  if (wide_scales || matrix.group == 0 || matrix.scales_fp16) return;
   const std::int64_t count = matrix.panels() * matrix.groups() * kernels::kPanelRows;
   const auto* wide = reinterpret_cast<const float*>(matrix.wide_scales.data());
   for (std::int64_t i = 0; i < count; ++i)

@@ -51,6 +51,7 @@ struct Matrix {
 Result<void> begin(Matrix& matrix, bool half_scales = false);
 // Completes a matrix whose every row arrived: group scales are rounded to FP16, or all kept in FP32 if any is non-zero and below
 // 2^-14 (FP16's smallest normal) or above 65504; formats with exact_scales: if FP16 would round any. Then the staging is freed.
-void finish(Matrix& matrix);
+// wide: they stay FP32 whatever they are.
+void finish(Matrix& matrix, bool wide = false);
 
 }  // namespace inflight::quant
