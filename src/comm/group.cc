@@ -18,6 +18,11 @@ std::size_t at(T i) {
   return static_cast<std::size_t>(i);
 }
 
+// Of nothing, from and to nowhere, too.
+void copy_bytes(void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
 // Piece `i` of `parts` of [0, n): whole cache lines, so that no two ranks write into one.
 std::int64_t slice_begin(std::int64_t n, std::int64_t i, std::int64_t parts) { return std::min(n, (n + 16 * parts - 1) / (16 * parts) * 16 * i); }
 
@@ -58,7 +63,7 @@ void reduce(Source&& source, int count, std::int64_t n, float* out) {
   for (std::int64_t begin = 0; begin < n; begin += kBlock) {
     const std::int64_t length = std::min(kBlock, n - begin);
     if (count == 1) {
-      if (const float* a = source(0) + begin; a != out + begin) std::memcpy(out + begin, a, at(length) * sizeof(float));
+      std::memmove(out + begin, source(0) + begin, at(length) * sizeof(float));
       continue;
     }
     const float *a = source(0) + begin, *b = source(1) + begin;
@@ -67,7 +72,7 @@ void reduce(Source&& source, int count, std::int64_t n, float* out) {
       const float* next = source(s) + begin;
       for (std::int64_t i = 0; i < length; ++i) sum[i] = Op::apply(sum[i], next[i]);
     }
-    std::memcpy(out + begin, sum, at(length) * sizeof(float));
+    copy_bytes(out + begin, sum, at(length) * sizeof(float));
   }
 }
 
@@ -202,7 +207,7 @@ void Group::all_reduce(Collective which, float* data, std::int64_t n) {
   constexpr std::int64_t kPiece = Segment::kRoom / 4;
   for (std::int64_t begin = 0; begin < n; begin += kPiece) {
     const std::int64_t count = std::min(kPiece, n - begin);
-    std::memcpy(segment_.room(local_), data + begin, at(count) * sizeof(float));
+    copy_bytes(segment_.room(local_), data + begin, at(count) * sizeof(float));
     if (!(direct ? reduce_here<Op>(data + begin, count) : reduce_slices<Op>(data + begin, count))) return;
     segment_.turn();
   }
@@ -230,7 +235,7 @@ bool Group::reduce_slices(float* data, std::int64_t n) {
   if (!meet()) return false;
   for (int i = 0; i < slices; ++i) {
     const std::int64_t begin = slice_begin(n, i, slices), end = slice_begin(n, i + 1, slices);
-    std::memcpy(data + begin, segment_.room(i) + begin * 4, at(end - begin) * sizeof(float));
+    copy_bytes(data + begin, segment_.room(i) + begin * 4, at(end - begin) * sizeof(float));
   }
   return true;
 }
@@ -259,12 +264,12 @@ void Group::all_reduce_max(float* data, std::int64_t n) { all_reduce<Max>(Collec
 void Group::reduce_scatter_sum(const float* data, std::int64_t n, float* out) {
   Call call(*this, Collective::kReduceScatterSum, n);
   call.sent((size() - 1) * n * 4, size() - 1);
-  if (size() == 1) std::memcpy(out, data, at(n) * sizeof(float));
+  if (size() == 1) copy_bytes(out, data, at(n) * sizeof(float));
   if (size() == 1 || call.failed()) return;
   const std::int64_t most = Segment::kRoom / 4 / size() / 16 * 16;  // of every part at once
   for (std::int64_t begin = 0; begin < n; begin += most) {
     const std::int64_t count = std::min(most, n - begin);
-    for (int part = 0; part < size(); ++part) std::memcpy(floats(local_) + part * most, data + part * n + begin, at(count) * sizeof(float));
+    for (int part = 0; part < size(); ++part) copy_bytes(floats(local_) + part * most, data + part * n + begin, at(count) * sizeof(float));
     if (!meet()) return;
     const auto sum_here = [&](int part, float* sum) { reduce<Sum>([&](int local) { return floats(local) + part * most; }, local_size(), count, sum); };
     sum_here(rank_, out + begin);
@@ -300,7 +305,7 @@ void Group::all_gather(const void* mine, std::int64_t bytes, void* all) {
 
 // A rank's piece lies in its room, those of other hosts behind it in the rooms of the ranks that receive them.
 bool Group::gather(const std::byte* mine, std::int64_t bytes, std::byte* all) {
-  if (size() == 1) std::memcpy(all, mine, at(bytes));
+  if (size() == 1) copy_bytes(all, mine, at(bytes));
   if (size() == 1) return true;
   if (failure().failed()) return false;
   std::size_t most_relayed = 0;  // by any rank of any host
@@ -313,7 +318,7 @@ bool Group::gather(const std::byte* mine, std::int64_t bytes, std::byte* all) {
   const std::int64_t most = Segment::kRoom / static_cast<std::int64_t>(1 + most_relayed) / 64 * 64;
   for (std::int64_t begin = 0; begin < bytes; begin += most) {
     const std::int64_t count = std::min(most, bytes - begin);
-    std::memcpy(segment_.room(local_), mine + begin, at(count));
+    copy_bytes(segment_.room(local_), mine + begin, at(count));
     if (!one_host() && !relay(count, most)) return false;
     if (!meet()) return false;
     std::vector<std::int64_t> relayed(at(local_size()), 0);
@@ -321,7 +326,7 @@ bool Group::gather(const std::byte* mine, std::int64_t bytes, std::byte* all) {
       const bool here = at(host_of_[at(rank)]) == host_;
       const int local = local_of_[at(rank)] % local_size();
       const std::byte* from = segment_.room(local) + (here ? 0 : ++relayed[at(local)] * most);
-      std::memcpy(all + rank * bytes + begin, from, at(count));
+      copy_bytes(all + rank * bytes + begin, from, at(count));
     }
     segment_.turn();
   }
@@ -361,7 +366,7 @@ void Group::all_to_all(const void* send, std::span<const std::int64_t> send_byte
     if (at(host_of_[at(r)]) == host_) continue;
     exchange.receive(r, far, receive_bytes[at(r)]);
     far += receive_bytes[at(r)];
-    if (send_bytes[at(r)] > 0) std::memcpy(far, source + from[at(r)], at(send_bytes[at(r)]));
+    copy_bytes(far, source + from[at(r)], at(send_bytes[at(r)]));
     exchange.send(r, far, send_bytes[at(r)]);
     far += send_bytes[at(r)];
   }
@@ -369,7 +374,7 @@ void Group::all_to_all(const void* send, std::span<const std::int64_t> send_byte
   far = staging(far_bytes);
   for (int r = 0; r < size(); ++r) {
     if (at(host_of_[at(r)]) == host_) continue;
-    if (receive_bytes[at(r)] > 0) std::memcpy(target + into[at(r)], far, at(receive_bytes[at(r)]));
+    copy_bytes(target + into[at(r)], far, at(receive_bytes[at(r)]));
     far += receive_bytes[at(r)] + send_bytes[at(r)];
   }
 }
@@ -380,21 +385,21 @@ bool Group::exchange_here(const std::byte* send, std::span<const std::int64_t> f
   const std::size_t ranks = here.size();
   const auto length = [](std::span<const std::int64_t> begins, int rank) { return begins[at(rank) + 1] - begins[at(rank)]; };
   if (length(from, rank_) != length(into, rank_)) return misfit(rank_, length(from, rank_), length(into, rank_));
-  if (length(from, rank_) > 0) std::memcpy(receive + into[at(rank_)], send + from[at(rank_)], at(length(from, rank_)));
+  copy_bytes(receive + into[at(rank_)], send + from[at(rank_)], at(length(from, rank_)));
   std::vector<std::vector<std::int64_t>> stream(ranks);  // of every sender: where the blocks of every receiver begin
   std::int64_t rounds = 1;
   for (std::int64_t round = 0; round < rounds; ++round) {
-    // The part of block [begin, end) of a stream that passes in this round: copy(offset in the block, offset in the room, bytes).
-    const auto window = [&](std::int64_t begin, std::int64_t end, auto&& copy) {
+    // The part of block [begin, end) of a stream that passes in this round: pass(offset in the block, offset in the room, bytes).
+    const auto window = [&](std::int64_t begin, std::int64_t end, auto&& pass) {
       const std::int64_t first = std::max(begin, round * Segment::kRoom), last = std::min(end, (round + 1) * Segment::kRoom);
-      if (first < last) copy(first - begin, first - round * Segment::kRoom, at(last - first));
+      if (first < last) pass(first - begin, first - round * Segment::kRoom, at(last - first));
     };
     std::int64_t begin = 0;
     for (std::size_t local = 0; local < ranks; ++local) {
       const std::int64_t bytes = at(local_) == local ? 0 : length(from, here[local]);
       if (round == 0) segment_.counts(local_)[local] = begin;
       window(begin, begin + bytes, [&](std::int64_t in_block, std::int64_t in_room, std::size_t n) {
-        std::memcpy(segment_.room(local_) + in_room, send + from[at(here[local])] + in_block, n);
+        copy_bytes(segment_.room(local_) + in_room, send + from[at(here[local])] + in_block, n);
       });
       begin += bytes;
     }
@@ -410,7 +415,7 @@ bool Group::exchange_here(const std::byte* send, std::span<const std::int64_t> f
       const std::int64_t first = stream[local][at(local_)], last = stream[local][at(local_) + 1];
       if (last - first != length(into, here[local])) return misfit(here[local], last - first, length(into, here[local]));
       window(first, last, [&](std::int64_t in_block, std::int64_t in_room, std::size_t n) {
-        std::memcpy(receive + into[at(here[local])] + in_block, segment_.room(static_cast<int>(local)) + in_room, n);
+        copy_bytes(receive + into[at(here[local])] + in_block, segment_.room(static_cast<int>(local)) + in_room, n);
       });
     }
     segment_.turn();
@@ -434,7 +439,7 @@ void Group::broadcast(void* data, std::int64_t bytes, int root) {
     auto* piece = static_cast<std::byte*>(data) + begin;
     Exchange exchange(*this);
     if (rank_ == root) {
-      std::memcpy(segment_.room(local_), piece, at(count));
+      copy_bytes(segment_.room(local_), piece, at(count));
       for (std::size_t host = 0; host < hosts_.size(); ++host)
         if (host != host_) exchange.send(hosts_[host][0], segment_.room(local_), count);
     } else if (!root_here && local_ == 0) {
@@ -442,7 +447,7 @@ void Group::broadcast(void* data, std::int64_t bytes, int root) {
       if (!exchange.finish()) return;
     }
     if (!meet()) return;
-    if (rank_ != root) std::memcpy(piece, segment_.room(source), at(count));
+    if (rank_ != root) copy_bytes(piece, segment_.room(source), at(count));
     if (!exchange.finish()) return;
     segment_.turn();
   }
