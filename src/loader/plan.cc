@@ -11,6 +11,7 @@
 #include "loader/activation_scales.h"
 #include "loader/chunk.h"
 #include "loader/exchange.h"
+#include "loader/stored_columns.h"
 #include "quant/derive.h"
 
 namespace inflight::loader {
@@ -200,14 +201,13 @@ Result<quant::InputOrder> stored_order(const Checkpoint& checkpoint, const Param
 
 // A row whose pieces all lie in one kind of stored form keeps it, where a format of ours holds it and `policy` asks for no other; else it is FP32 (or what `policy`
 // asks for). `orders` gets the order of its inputs.
-Result<void> keep_forms(const Checkpoint& checkpoint, const params::ParamTable& table, const quant::FormatPolicy& policy, LoadPlan& plan,
+// The same on every rank, of the rows that it does not hold too.
+Result<void> keep_forms(const Checkpoint& checkpoint, const params::ParamTable& table, const quant::FormatPolicy& policy, const std::vector<Need>& needs, LoadPlan& plan,
                                                   std::vector<const quant::Format*>& stored_format, std::vector<bool>& wide, std::vector<quant::InputOrder>& orders) {
   for (FormSource& source : plan.forms) TRY(read_order(checkpoint, source));
   std::vector<std::vector<const FormSource*>> of_row(table.rows.size());
-  for (const Route& route : plan.routes) {
-    if (route.form < 0) continue;
-    of_row[route.param].push_back(&plan.forms[static_cast<std::size_t>(route.form)]);
-  }
+  for (const Need& need : needs)
+    if (need.form >= 0 && need.part == 0) of_row[need.param].push_back(&plan.forms[static_cast<std::size_t>(need.form)]);
   for (std::size_t i = 0; i < table.rows.size(); ++i) {
     if (of_row[i].empty() || policy.of(table.rows[i])) continue;
     const quant::FormSettings& first = of_row[i][0]->settings;
@@ -236,9 +236,13 @@ Result<void> set_order(const ParamSpec& row, const params::Topology& topology, c
   return {};
 }
 
-// Which inputs are read of matrices in stored forms, and how many bytes that is: those of the slice with what else decides over its codes.
-void plan_forms(const Checkpoint& checkpoint, LoadPlan& plan) {
+// Which inputs are read of matrices that arrive quantized, and how many bytes that is: those of the slice with what else decides over its codes.
+void plan_quantized(const Checkpoint& checkpoint, LoadPlan& plan) {
   for (Route& route : plan.routes) {
+    if (route.stored >= 0) {
+      const checkpoint::TensorInfo& info = checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].info;
+      plan.source_bytes += route.matrix ? (route.slice.row_end - route.slice.row_begin) * stored_columns(plan.params.slots[route.param], route, info.dtype).bytes() : info.bytes();
+    }
     if (route.form < 0) continue;
     const FormSource& source = plan.forms[static_cast<std::size_t>(route.form)];
     const quant::Slot& slot = plan.params.slots[route.param];
@@ -376,9 +380,6 @@ Result<LoadPlan> plan_load(const Checkpoint& checkpoint, const params::ParamTabl
         plan.source_bytes += part * dtype_bits(tensor.info.dtype) / 8;
         route.slice.row_begin += piece.source.first_output;
         route.slice.row_end += piece.source.first_output;
-      } else {
-        const std::int64_t whole = std::max<std::int64_t>(piece.rows * row.inputs, 1);
-        plan.source_bytes += static_cast<std::int64_t>(static_cast<double>(tensor.info.bytes()) * static_cast<double>(part) / static_cast<double>(whole));
       }
       here |= route.slice.row_begin < route.slice.row_end;
       plan.routes.push_back(route);
@@ -393,12 +394,12 @@ Result<LoadPlan> plan_load(const Checkpoint& checkpoint, const params::ParamTabl
   if (stored)
     for (std::size_t i = 0; i < table.rows.size(); ++i)
       stored_format[i] = stored->of(table.rows[i]);
-  TRY(keep_forms(checkpoint, table, policy, plan, stored_format, wide, orders));
+  TRY(keep_forms(checkpoint, table, policy, needs, plan, stored_format, wide, orders));
   const quant::FormatPolicy as_stored{.wide_derived = policy.wide_derived};
   plan.params = TRY(quant::plan_params(table, topology, stored ? as_stored : policy, wide, stored_format));
   for (std::size_t i = 0; i < table.rows.size(); ++i)
     if (stored_format[i] && orders[i]) TRY(set_order(table.rows[i], topology, orders[i], plan.params.slots[i]));
-  plan_forms(checkpoint, plan);
+  plan_quantized(checkpoint, plan);
   TRY(plan_exchange(checkpoint, table, topology, stored_format, plan));
   for (const ParamSpec& row : table.rows)
     if (row.derivation) plan.derive_bytes.push_back(quant::derive_bytes(table.rows[row.derivation->source].inputs, *row.derivation));
