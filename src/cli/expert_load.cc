@@ -3,6 +3,7 @@
 #include "base/json.h"
 #include "cli/console.h"
 #include "cli/html_page.h"
+#include "engine/ranks.h"
 
 namespace inflight::cli {
 
@@ -37,14 +38,17 @@ Result<void> ExpertLoad::count(const engine::OpenedModel& opened, bool wanted) {
   if (path_.empty() && !wanted) return {};
   const models::ModelInfo& info = opened.model->info();
   if (info.experts == 0) return fail(Code::kInvalidArgument, "--expert-load: {} has no experts", info.architecture);
+  opened_ = &opened;
+  if (opened.runtime->expert_tokens) return {};  // they are counted anyway
   loads_.assign(static_cast<std::size_t>(info.layers), std::vector<std::int64_t>(static_cast<std::size_t>(info.experts)));
   opened.runtime->expert_tokens = &loads_;
   return {};
 }
 
 Result<void> ExpertLoad::write() const {
+  if (opened_) engine::collect_expert_tokens(*opened_);
   if (path_.empty()) return {};
-  TRY(write_text_file(path_, expert_load_json(loads_)));
+  TRY(write_text_file(path_, expert_load_json(loads())));
   note("wrote {}", path_);
   return {};
 }

@@ -23,12 +23,14 @@ class ExpertLoad {
   ExpertLoad& operator=(const ExpertLoad&) = delete;
   // Refuses a model without experts. wanted: also where no file is.
   Result<void> count(const engine::OpenedModel& opened, bool wanted = false);
+  // What ranks counted comes together.
   Result<void> write() const;
-  const params::ExpertLoads& loads() const { return loads_; }
+  const params::ExpertLoads& loads() const { return *opened_->runtime->expert_tokens; }
 
  private:
   std::string path_;
   params::ExpertLoads loads_;
+  const engine::OpenedModel* opened_ = nullptr;
 };
 
 }  // namespace inflight::cli

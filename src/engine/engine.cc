@@ -46,7 +46,8 @@ struct Engine::State {
         logits(std::move(logits_memory)),
         pool(plan.blocks, plan.shape.block_size),
         scheduler(scheduler_limits, pool),
-        scratch(static_cast<std::size_t>(opened->runtime->pool->threads())) {
+        scratch(static_cast<std::size_t>(opened->runtime->pool->threads())),
+        balancer(*opened) {
     limits = {plan.max_model_len, plan.blocks, plan.blocks * plan.shape.block_bytes(), plan.shape.block_size};
   }
 
@@ -64,6 +65,7 @@ struct Engine::State {
   Scheduler scheduler;
   Batch batch;
   std::vector<SampleScratch> scratch;  // one per worker
+  ExpertBalancer balancer;
   std::vector<std::int32_t> sampled_tokens;  // one per row of logits; -1: not finite
 
   RequestId next_id = 1;
@@ -160,6 +162,7 @@ std::vector<Event> Engine::step() {
     return events;
   }
   for (const Chunk& chunk : chunks) chunk.sequence->computed += chunk.count;
+  state.balancer.step();
 
   const std::span<Sequence* const> sampled = state.batch.sampled();
   state.sample_tokens(sampled);
@@ -256,6 +259,9 @@ Result<std::int64_t> Engine::update_weights(const TensorStream& next) {
   state.scheduler.preempt_all();  // keys and values of the old weights mean nothing to the new ones
   return ++state.version;
 }
+
+Result<Rebalanced> Engine::rebalance_experts() { return state_->balancer.rebalance(); }
+const std::optional<Result<Rebalanced>>& Engine::last_rebalance() const { return state_->balancer.last(); }
 
 std::int64_t Engine::weights_version() const { return state_->version; }
 

@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/expert_balancer.h"
 #include "engine/open_model.h"
 #include "engine/options.h"
 #include "engine/request.h"
@@ -54,6 +55,12 @@ class Engine {
   using TensorStream = std::function<Result<std::optional<loader::NamedTensor>>()>;
   Result<std::int64_t> update_weights(const TensorStream& next);
   std::int64_t weights_version() const;
+
+  // With enable_eplb on several ranks: experts and their replicas are placed by the loads that came since the last time (expert_balancer.h). Ranks load what comes to them
+  // from the checkpoint; all switch or none does: after an error the engine serves on with the placement it had. With eplb_interval step() does so by itself
+  // every so many steps, loading beside them, and last_rebalance() says what came of it.
+  Result<Rebalanced> rebalance_experts();
+  const std::optional<Result<Rebalanced>>& last_rebalance() const;
 
   const EngineLimits& limits() const;
   const OpenedModel& model() const;

@@ -12,6 +12,7 @@
 #include "kernels/dispatch.h"
 #include "loader/load.h"
 #include "models/registry.h"
+#include "params/expert_placement.h"
 #include "params/partition.h"
 
 namespace inflight::engine {
@@ -65,10 +66,29 @@ struct Prepared {
   std::unique_ptr<ThreadPool> pool;
   std::unique_ptr<models::Model> model;
   quant::FormatPolicy policy;
+  params::Topology topology;
   loader::LoadPlan plan;
 };
 
-Result<Prepared> prepare(const std::string& folder, const EngineOptions& options, const params::Topology& topology, int default_threads, params::ParamTable& table, const quant::ParamStore* store) {
+// Where replicas are placed, experts have a placement from the beginning.
+Result<void> place_experts(const EngineOptions& options, const models::ModelInfo& info, params::Topology& topology) {
+  if (!options.enable_eplb) {
+    if (options.redundant_experts != 0) return fail(Code::kInvalidArgument, "--redundant-experts {} needs --enable-eplb, which places them", options.redundant_experts);
+    return {};
+  }
+  if (info.experts == 0) return fail(Code::kInvalidArgument, "--enable-eplb: {} has no experts", info.architecture);
+  if (topology.ep_size == 1) {
+    if (topology.tp_size == 1) return {};  // one rank has all experts
+    return fail(Code::kInvalidArgument, "--enable-eplb moves whole experts between ranks; add --enable-expert-parallel");
+  }
+  if (options.redundant_experts < 0) return fail(Code::kInvalidArgument, "--redundant-experts {}: must be at least 0", options.redundant_experts);
+  auto initial = params::ExpertPlacement::initial(info.layers, info.experts, topology.ep_size, options.redundant_experts);
+  if (!initial) return fail(Code::kInvalidArgument, "--redundant-experts {}: {}", options.redundant_experts, initial.error().message);
+  topology.placement = std::make_shared<const params::ExpertPlacement>(*std::move(initial));
+  return {};
+}
+
+Result<Prepared> prepare(const std::string& folder, const EngineOptions& options, params::Topology topology, int default_threads, params::ParamTable& table, const quant::ParamStore* store) {
   Checkpoint checkpoint = TRY(Checkpoint::open(folder));
   const JsonView config{&checkpoint.config(), checkpoint.config_path()};
   quant::FormatPolicy policy = TRY(quant::make_policy(options.quantization, options.lm_head, options.quantization_overrides));
@@ -79,6 +99,7 @@ Result<Prepared> prepare(const std::string& folder, const EngineOptions& options
   const nn::Declarations declarations{&table, store, [&](std::string_view name) { return (!redundant_head || name != models::kHeadTensor) && forms.has(name); },
                                       [&](std::string_view name) { return checkpoint.find(name)->info.shape; }, /*transposed=*/false, topology};
   auto model = TRY(models::build_model(config, declarations));
+  TRY(place_experts(options, model->info(), topology));
   TRY(params::check_ranks(table, topology));
   policy.settle(table);
   TRY(check_stored(checkpoint, config, table, policy, options));
@@ -87,7 +108,9 @@ Result<Prepared> prepare(const std::string& folder, const EngineOptions& options
   if (options.threads < 0 || options.threads > 1024) return fail(Code::kInvalidArgument, "--threads {}: must be 1 to 1024, or 0 for all usable CPUs", options.threads);
   auto pool = std::make_unique<ThreadPool>(options.threads > 0 ? options.threads : default_threads);
   auto plan = TRY(loader::plan_load(checkpoint, table, topology, policy, pool->threads()));
-  return Prepared{std::move(checkpoint), chosen, std::move(pool), std::move(model), std::move(policy), std::move(plan)};
+  if (topology.placement && !plan.forms.empty())
+    return fail(Code::kUnsupported, "--enable-eplb works on plain weights and on folders that inflight converted; {} was quantized by another tool", folder);
+  return Prepared{std::move(checkpoint), chosen, std::move(pool), std::move(model), std::move(policy), std::move(topology), std::move(plan)};
 }
 
 Result<void> add_stop_ids(const Json& json, const std::string& where, std::set<std::int32_t>& ids) {
@@ -128,7 +151,8 @@ Result<ModelPlan> plan_model(const std::string& folder, const EngineOptions& opt
   const nn::KvShape kv = plan.info.kv_shape(16, TRY(kv_cache_dtype(options)));
   const int size = options.tensor_parallel_size * options.data_parallel_size;
   for (int rank = 0; rank < size; ++rank) {
-    const params::Topology topology = topology_of(options, rank);
+    params::Topology topology = topology_of(options, rank);
+    TRY(place_experts(options, plan.info, topology));
     auto local = size == 1 ? std::move(prepared.plan) : TRY(loader::plan_load(prepared.checkpoint, plan.table, topology, prepared.policy, prepared.pool->threads()));
     const std::int64_t heads = kv.latent ? 1 : std::max<std::int64_t>(kv.kv_heads / options.tensor_parallel_size, 1);
     plan.ranks.push_back({local.params.weight_bytes, local.source_bytes, local.staging_bytes, kv.token_bytes() / std::max<std::int64_t>(kv.kv_heads, 1) * heads});
@@ -179,7 +203,7 @@ Result<std::unique_ptr<OpenedModel>> open_rank(const std::string& folder, const 
   auto opened = std::make_unique<OpenedModel>();
   comm::Comm* ranks = group.get();
   const bool streaming = TRY(streaming_road(options));
-  const params::Topology topology = TRY(check_topology(options, ranks));
+  params::Topology topology = TRY(check_topology(options, ranks));
   int threads = usable_threads();
   if (ranks) threads = std::max(1, threads / std::max(neighbours(*ranks).same_cpus, 1));
   std::shared_ptr<comm::Comm> tensor_ranks = group;  // groups of ranks one after another share each matrix
@@ -188,6 +212,7 @@ Result<std::unique_ptr<OpenedModel>> open_rank(const std::string& folder, const 
     if (!tensor_ranks) return std::unexpected(ranks->error().value_or(Error{Code::kInternal, "the ranks could not be grouped"}));
   }
   Prepared prepared = TRY(prepare(folder, options, topology, threads, opened->table, &opened->store));
+  topology = prepared.topology;
   TRY(check_same(ranks, prepared, opened->table, options));
   const quant::ComputePolicy compute = TRY(quant::make_compute_policy(options.compute, prepared.kernels->isa));
   TRY(kv_cache_dtype(options));  // refused before minutes of loading
@@ -232,6 +257,13 @@ Result<std::unique_ptr<OpenedModel>> open_rank(const std::string& folder, const 
   opened->runtime->fp8_attention = options.fp8_sdpa;
   opened->ranks = group;
   opened->topology = topology;
+  opened->options = options;
+  opened->policy = std::move(prepared.policy);
+  opened->runtime->placement = topology.placement;
+  if (topology.placement) {
+    opened->expert_tokens.assign(static_cast<std::size_t>(opened->model->info().layers), std::vector<std::int64_t>(static_cast<std::size_t>(opened->model->info().experts)));
+    opened->runtime->expert_tokens = &opened->expert_tokens;
+  }
   opened->tensor_ranks = tensor_ranks;
   opened->runtime->tensor_ranks = topology.tp_size > 1 ? tensor_ranks.get() : nullptr;
   if (options.data_parallel_size > 1 && opened->model->info().experts > 0) opened->runtime->expert_ranks = ranks;

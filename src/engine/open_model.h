@@ -13,11 +13,13 @@
 #include "models/model.h"
 #include "nn/runtime.h"
 #include "params/param_spec.h"
+#include "quant/policy.h"
 #include "quant/store.h"
 
 namespace inflight::engine {
 
 class Leader;
+class ExpertMove;
 
 // A model whose weights are in memory, ready for forward(). The KV cache is not part of it.
 struct OpenedModel {
@@ -34,6 +36,10 @@ struct OpenedModel {
   std::unique_ptr<nn::Runtime> runtime;         // kernels, pool, arithmetic, workspace: what forward() needs
   std::shared_ptr<comm::Comm> ranks;            // nullptr: one rank
   params::Topology topology;                    // of this rank
+  EngineOptions options;
+  quant::FormatPolicy policy;                   // what the weights were quantized by
+  std::vector<std::vector<std::int64_t>> expert_tokens;  // with enable_eplb: what Runtime::expert_tokens counts
+  std::shared_ptr<ExpertMove> expert_move;      // under way to another placement; nullptr: none
   std::shared_ptr<comm::Comm> tensor_ranks;     // the part of `ranks` that shares each matrix; nullptr: all of them
   std::int32_t number = 0;                      // which of rank 0's models this is, the same on all ranks
   std::shared_ptr<Leader> leader;               // on rank 0 of several: what forward() and KV caches tell the others through

@@ -23,6 +23,7 @@ struct EngineOptions {
   bool enable_expert_parallel = false;      // whole experts are spread over the ranks instead of parts of each
   bool enable_eplb = false;                 // experts' loads are counted and replicas placed to balance them
   int redundant_experts = 0;                // replicas a layer, beside one of each expert
+  int eplb_interval = 0;                    // steps from one placement to the next; 0: when Engine::rebalance_experts() is called
   int threads = 0;                          // 0: min(affinity, cgroup quota)
   std::int64_t max_model_len = 0;           // tokens of one sequence; 0: what the model promises and memory holds
   std::int64_t max_num_seqs = 32;           // sequences in one step

@@ -10,13 +10,14 @@
 #include <vector>
 
 #include "base/file.h"
+#include "engine/expert_move.h"
 #include "engine/rank_groups.h"
 
 namespace inflight::engine {
 namespace {
 
 // What rank 0 tells the others: a head, then arrays.
-enum class Kind : std::int32_t { kStep, kCreateCache, kDropCache, kRepeatCache, kMemory, kExpertTokens, kEnd };
+enum class Kind : std::int32_t { kStep, kCreateCache, kDropCache, kRepeatCache, kMemory, kExpertTokens, kBeginMove, kFinishMove, kEnd };
 
 struct Head {
   std::int64_t bytes = 0;    // of the whole message
@@ -24,7 +25,7 @@ struct Head {
   std::int32_t model = 0;
   std::int64_t cache = 0;
   // Step: tokens, spans, rows of logits, tokens of the decode arithmetic, whether activations are observed, experts' tokens counted, hidden states wanted.
-  // Caches: the shape and blocks; what repeat() takes.
+  // Caches: the shape and blocks; what repeat() takes. A move: layers, physical experts, experts of the placement; whether its end is waited for.
   std::int64_t numbers[8] = {};
 };
 
@@ -121,6 +122,31 @@ void sum_expert_tokens(comm::Comm& ranks, ExpertTokens& counts) {
       for (std::int64_t& count : layer) count += *other++;
 }
 
+// The end of a move on every rank: all have loaded, or one has failed; nothing yet otherwise. A collective.
+Result<bool> end_move(OpenedModel& opened, bool wait) {
+  struct State {
+    bool done = false, failed = false;
+    Code code = Code::kInternal;
+    char message[1000] = {};
+  };
+  comm::Comm& ranks = *opened.ranks;
+  if (wait) opened.expert_move->wait();
+  State mine{.done = opened.expert_move->done()};
+  if (mine.done && opened.expert_move->error()) {
+    mine.failed = true;
+    mine.code = opened.expert_move->error()->code;
+    opened.expert_move->error()->message.copy(mine.message, sizeof mine.message - 1);
+  }
+  const std::vector<State> all = gather(ranks, mine);
+  if (auto error = ranks.error()) return std::unexpected(*std::move(error));
+  const auto failed = std::ranges::find(all, true, &State::failed);
+  if (failed == all.end() && std::ranges::find(all, false, &State::done) != all.end()) return false;
+  if (failed == all.end()) opened.expert_move->apply();
+  opened.expert_move.reset();  // one that failed drops what came
+  if (failed != all.end()) return fail(failed->code, "rank {} could not load experts that another placement gives it, and all ranks keep the one they had: {}", failed - all.begin(), failed->message);
+  return true;
+}
+
 class NoObserver : public nn::Observer {
  public:
   void see(std::size_t, Place, const float*, std::int64_t, std::int64_t, std::int64_t) override {}
@@ -149,6 +175,13 @@ class Leader : public std::enable_shared_from_this<Leader> {
   void collect(const nn::Step& step, const models::Model& model) {
     if (group_step_.groups() > 1) group_step_.collect(step, *ranks_, model);
   }
+
+  void begin_move(const params::ExpertPlacement& placement) {
+    begin({.kind = Kind::kBeginMove, .numbers = {placement.layers(), placement.physical(), placement.experts()}});
+    for (const std::vector<std::int32_t>& layer : placement.logical()) append<std::int32_t>(message_, layer);
+    send();
+  }
+  void finish_move(bool wait) { tell({.kind = Kind::kFinishMove, .numbers = {wait}}); }
 
   void collect_expert_tokens(ExpertTokens& counts) {
     if (group_step_.groups() == 1) return;  // rank 0 routes all tokens
@@ -282,6 +315,8 @@ class Follower {
       case Kind::kRepeatCache: return caches_.at(head.cache).repeat(n[0], n[1], n[2], n[3]);
       case Kind::kMemory: (void)smallest_share(ranks); return;
       case Kind::kExpertTokens: make_counts(); return sum_expert_tokens(ranks, expert_tokens_);
+      case Kind::kBeginMove: return begin_move(head, arrays);
+      case Kind::kFinishMove: (void)end_move(*opened_, n[0] != 0); return;  // rank 0 knows as much
       case Kind::kEnd: caches_.clear(); return;
     }
   }
@@ -314,6 +349,17 @@ class Follower {
       group_step_.collect(step, *opened_->ranks, *opened_->model);
     }
     runtime.observer = nullptr;
+  }
+  void begin_move(const Head& head, const std::byte* arrays) {
+    Reader reader(arrays);
+    std::vector<std::vector<std::int32_t>> logical;
+    for (std::int64_t layer = 0; layer < head.numbers[0]; ++layer) {
+      const auto experts = reader.take<std::int32_t>(head.numbers[1]);
+      logical.emplace_back(experts.begin(), experts.end());
+    }
+    auto placement = params::ExpertPlacement::create(head.numbers[2], opened_->ranks->size(), std::move(logical));
+    if (!placement) return opened_->ranks->fail(placement.error());
+    opened_->expert_move = std::make_shared<ExpertMove>(*opened_, std::make_shared<const params::ExpertPlacement>(*std::move(placement)));
   }
   void make_counts() {
     const models::ModelInfo& info = opened_->model->info();
@@ -380,7 +426,17 @@ Result<void> follow(OpenedModel& opened) {
   return follow(one);
 }
 
-void collect_expert_tokens(OpenedModel& opened) {
+void begin_expert_move(OpenedModel& opened, std::shared_ptr<const params::ExpertPlacement> placement) {
+  opened.leader->begin_move(*placement);
+  opened.expert_move = std::make_shared<ExpertMove>(opened, std::move(placement));
+}
+
+Result<bool> finish_expert_move(OpenedModel& opened, bool wait) {
+  opened.leader->finish_move(wait);
+  return end_move(opened, wait);
+}
+
+void collect_expert_tokens(const OpenedModel& opened) {
   if (opened.leader && opened.runtime->expert_tokens) opened.leader->collect_expert_tokens(*opened.runtime->expert_tokens);
 }
 

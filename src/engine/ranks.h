@@ -34,7 +34,13 @@ Result<void> follow(std::span<OpenedModel* const> models);
 Result<void> follow(OpenedModel& opened);
 
 // Where Runtime::expert_tokens counts on rank 0: adds what other groups of ranks (data-parallel attention) have counted since the last call.
-void collect_expert_tokens(OpenedModel& opened);
+void collect_expert_tokens(const OpenedModel& opened);
+
+// On rank 0: every rank begins to move to the placement (expert_move.h), and computes on meanwhile.
+void begin_expert_move(OpenedModel& opened, std::shared_ptr<const params::ExpertPlacement> placement);
+// On rank 0, between steps: true once all ranks have what comes to them and have switched; false: some still load. wait: not before it is over. An error: a rank could
+// not load its experts; then all keep the placement they had.
+Result<bool> finish_expert_move(OpenedModel& opened, bool wait);
 
 // For open_model(). On rank 0 of a group: makes the opened model's forward() lead. On others: remembers which model of rank 0's it is. A collective.
 void join(OpenedModel& opened);

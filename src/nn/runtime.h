@@ -56,6 +56,7 @@ struct Runtime {
   std::shared_ptr<const params::ExpertPlacement> placement;  // nullptr: ranks have equal runs of the experts
   Workspace workspace;
   std::vector<std::vector<std::int64_t>>* expert_tokens = nullptr;  // [layers][experts]: tokens sent to each expert are counted here, where it is wanted
+  std::vector<std::int64_t>* expert_rows = nullptr;  // [layers]: tokens that experts of this rank computed, a token once for each of them, where that is wanted
   Observer* observer = nullptr;  // is shown activations, where there is one
 };
 

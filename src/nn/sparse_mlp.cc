@@ -166,6 +166,7 @@ void SparseMlp::compute(Runtime& rt, const quant::ExpertArithmetic& arithmetic, 
     first[e + 1] += first[e];
   }
   const std::int64_t local_rows = first[experts];
+  if (rt.expert_rows) (*rt.expert_rows)[static_cast<std::size_t>(layer_)] += local_rows;
   std::int32_t* filled = integers(experts);
   std::int32_t* token_of = integers(local_rows);
   float* weight_of = rt.workspace.floats(local_rows);

@@ -20,13 +20,15 @@ struct Slot {
   std::int64_t lead = 0;           // Matrix::lead, counted in inputs
   std::int64_t offset = 0;         // into the arena, a multiple of 64
   PackedBytes bytes;
+  bool reserved = false;           // address space alone: an expert that other ranks have (params::Topology::placement)
   InputOrder order;                // of the activations (Matrix::order)
   bool gathers_inputs = false;     // Matrix::gathers_inputs
 };
 
 struct ParamPlan {
   std::vector<Slot> slots;         // one per row of the table
-  std::int64_t weight_bytes = 0;   // arena size: every parameter with scales, norms, embedding, padding
+  std::int64_t weight_bytes = 0;   // every parameter with scales, norms, embedding, padding
+  std::int64_t reserved_bytes = 0; // of the arena, beside them
 };
 
 // Routers are FP32; derived rows are FP32 where policy.wide_derived says so or their source is, else BF16. Rows of other expert-parallel ranks get an empty slot.
@@ -44,12 +46,16 @@ class ParamStore {
   const float* vector(std::size_t param) const { return vectors_[param]; }
   // Puts the numbers of one parameter of `other`, which was allocated for the same plan, in place of this one's.
   void take(std::size_t param, ParamStore& other);
-  // Bytes in use: the arena plus the group scales that stayed FP32.
+  // A reserved parameter gets ready to be loaded; one that was loaded into such a place leaves it, and its memory goes back to the system.
+  void prepare(std::size_t param);
+  void release(std::size_t param);
+  // Bytes in use: the arena but for reserved places, plus the group scales that stayed FP32.
   std::int64_t weight_bytes() const;
 
  private:
   std::vector<Slot> slots_;
   Buffer arena_;
+  std::int64_t used_bytes_ = 0;    // of the arena
   std::vector<Matrix> matrices_;   // empty (format nullptr) for vectors
   std::vector<float*> vectors_;    // nullptr for matrices
 };
