@@ -1,5 +1,6 @@
 #include "quant/form_bytes.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
@@ -10,7 +11,7 @@ namespace {
 
 Result<void> check_scale(float scale, std::int64_t row, std::int64_t group, const RowParts& parts) {
   if (std::isfinite(scale) && scale >= 0) [[likely]] return {};
-  if (parts.groups() == 1) return fail(Code::kCorrupt, "row {}: scale {} is not a finite number >= 0", row, scale);
+  if (parts.group == 0 || parts.group >= std::max(parts.inputs, parts.matrix_inputs)) return fail(Code::kCorrupt, "row {}: scale {} is not a finite number >= 0", row, scale);
   return fail(Code::kCorrupt, "row {}, columns from {} on: scale {} (group {}) is not a finite number >= 0", row, parts.first_input + group * parts.group, scale, group_in_matrix(parts, group));
 }
 
