@@ -13,6 +13,8 @@ namespace {
 
 constexpr std::int64_t kDirectBytes = 48 << 10;  // others' bytes that a rank of three or more rather sums itself than passes a second barrier
 
+constexpr std::int64_t kWholeBytes = 8 << 10;    // of a slice that three or more hosts rather send whole to each other than in two steps
+
 template <class T>
 std::size_t at(T i) {
   return static_cast<std::size_t>(i);
@@ -132,7 +134,9 @@ class Group::Exchange {
 
   // Until all have gone and come. False: the group has failed.
   bool finish() {
+    using Clock = std::chrono::steady_clock;
     using std::chrono::microseconds;
+    Clock::time_point began;
     for (int rounds = 0; !tickets_.empty(); ++rounds) {
       std::erase_if(tickets_, [&](Links::Ticket ticket) {
         const Links::State state = ticket < 0 ? Links::State::kBroken : links().state(ticket);
@@ -142,7 +146,8 @@ class Group::Exchange {
       if (group_.failure().failed()) return false;
       if (rounds < 200) __builtin_ia32_pause();
       else if (rounds < 20000) std::this_thread::yield();
-      else std::this_thread::sleep_for(microseconds(100));  // between two requests: the wait may be long
+      else if (began == Clock::time_point()) began = Clock::now();
+      else std::this_thread::sleep_for(std::min<Clock::duration>(microseconds(1000), (Clock::now() - began) / 1000));  // between two requests the wait may be long
     }
     return true;
   }
@@ -240,21 +245,34 @@ bool Group::reduce_slices(float* data, std::int64_t n) {
   return true;
 }
 
-// This carrier's slice of its host's sum becomes that of all hosts.
+// This carrier's slice of its host's sum becomes that of all hosts. Of two hosts, or where latency counts, each sends all to all; otherwise each host sums its part.
 template <class Op>
 bool Group::reduce_with_hosts(std::int64_t begin, std::int64_t end) {
+  const auto hosts = static_cast<std::int64_t>(hosts_.size());
   const std::int64_t n = end - begin;
   float* mine = floats(local_) + begin;
-  auto* received = reinterpret_cast<float*>(staging(static_cast<std::int64_t>(hosts_.size()) * n * 4));
-  Exchange exchange(*this);
-  for (std::size_t host = 0; host < hosts_.size(); ++host) {
-    if (host == host_) continue;
-    exchange.receive(hosts_[host][at(local_)], received + static_cast<std::int64_t>(host) * n, n * 4);
-    exchange.send(hosts_[host][at(local_)], mine, n * 4);
-  }
-  if (!exchange.finish()) return false;
-  reduce<Op>([&](int host) { return at(host) == host_ ? mine : received + host * n; }, static_cast<int>(hosts_.size()), n, mine);
-  return true;
+  const bool whole = hosts == 2 || n * 4 <= kWholeBytes;
+  const auto part_begin = [&](std::int64_t host) { return whole ? 0 : slice_begin(n, host, hosts); };
+  const auto part_size = [&](std::int64_t host) { return whole ? n : slice_begin(n, host + 1, hosts) - slice_begin(n, host, hosts); };
+  const auto me = static_cast<std::int64_t>(host_), own = part_size(me);
+  auto* received = reinterpret_cast<float*>(staging(hosts * own * 4));
+  const auto with_others = [&](auto&& receive_and_send) {
+    Exchange exchange(*this);
+    for (std::int64_t host = 0; host < hosts; ++host)
+      if (host != me) receive_and_send(exchange, host, hosts_[at(host)][at(local_)]);
+    return exchange.finish();
+  };
+  const bool came = with_others([&](Exchange& exchange, std::int64_t host, int rank) {
+    exchange.receive(rank, received + host * own, own * 4);
+    exchange.send(rank, mine + part_begin(host), part_size(host) * 4);
+  });
+  if (!came) return false;
+  float* sum = mine + part_begin(me);
+  reduce<Op>([&](int host) { return host == me ? sum : received + host * own; }, static_cast<int>(hosts), own, sum);
+  return whole || with_others([&](Exchange& exchange, std::int64_t host, int rank) {
+           exchange.receive(rank, mine + part_begin(host), part_size(host) * 4);
+           exchange.send(rank, sum, own * 4);
+         });
 }
 
 void Group::all_reduce_sum(float* data, std::int64_t n) { all_reduce<Sum>(Collective::kAllReduceSum, data, n); }

@@ -15,6 +15,9 @@ bool launched_by_mpi();
 // Its rank, likewise; 0 where there is none. For messages before there is a group.
 int launched_rank();
 
+// Whether mpi_ranks() would find what it needs here. Starts nothing.
+Result<void> find_mpi();
+
 struct MpiOptions {
   // Called once, on a thread of its own, when the group has failed. `speaks`: this rank is the one that tells the user (rank 0, unless it is the one that is lost).
   // The launcher may kill this process a second later, and the calling thread may hang: say it now.

@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <vector>
 
+#include "comm/mpi.h"
+
 namespace inflight::comm {
 namespace {
 
@@ -47,6 +49,11 @@ Result<void*> open_plugin() {
 }
 
 }  // namespace
+
+Result<void> find_mpi() {
+  TRY(open_plugin());
+  return {};
+}
 
 Result<std::shared_ptr<MpiLinks>> MpiLinks::start() {
   void* library = TRY(open_plugin());

@@ -6,6 +6,7 @@ Usage: run_ranks.py RANKS_CHECK MPIRUN [part of a case's name...]. Needs Python'
 """
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -133,6 +134,22 @@ def in_order(hosts):
     return case
 
 
+def without_the_plugin():
+    with tempfile.TemporaryDirectory() as folder:
+        program = shutil.copy(PROGRAM, folder)
+        run = subprocess.run([program, "collectives"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=START)
+        message = "error: several ranks need libinflight_mpi.so, which is not here."
+        if run.returncode != 1 or not run.stderr.startswith(message) or f"{folder}/libinflight_mpi.so: no such file" not in run.stderr:
+            raise Failed(f"expected {message!r} and exit code 1, got {run.returncode}, {run.stderr!r}")
+        with open(os.path.join(folder, "libinflight_mpi.so"), "w", encoding="ascii") as file:
+            file.write("no library")
+        run = subprocess.run([program, "collectives"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=START)
+        message = f"error: several ranks need MPI, and {folder}/libinflight_mpi.so cannot be opened: "
+        if run.returncode != 1 or not run.stderr.startswith(message):
+            raise Failed(f"expected {message!r} and exit code 1, got {run.returncode}, {run.stderr!r}")
+    return ""
+
+
 def send(rank, number):
     return lambda run: run.send(rank, number)
 
@@ -153,6 +170,7 @@ def stopped(rank):
 
 
 CASES = {
+    "no plugin, and one that is none": without_the_plugin,
     **{f"collectives of {n}": collectives((n,)) for n in (1, 2, 3, 4)},
     "collectives on hosts of 1 and 1": collectives((1, 1)),
     "collectives on hosts of 2 and 2": collectives((2, 2)),
