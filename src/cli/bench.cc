@@ -8,6 +8,7 @@
 
 #include "checkpoint/model_folder.h"
 #include "cli/bench_load.h"
+#include "cli/bench_ranks.h"
 #include "cli/command.h"
 #include "cli/common_options.h"
 #include "cli/console.h"
@@ -84,6 +85,7 @@ struct Speed {
   double bytes_per_s = 0;
   std::vector<double> fractions;  // one of each run, against the samples around it
   std::string peak;
+  SentInSteps sent;  // to other ranks
 };
 
 quant::Arithmetic main_arithmetic(const std::vector<Work>& work) { return std::ranges::max_element(work, {}, &Work::operations)->arithmetic; }
@@ -98,30 +100,32 @@ Result<Speed> measure_prefill(engine::OpenedModel& opened, const Arguments& argu
   const std::vector<std::int32_t> ids = synthetic_ids(tokens, opened.model->info().vocabulary);
   std::vector<float> logits(static_cast<std::size_t>(runner.stride()));
   const std::int64_t step = std::min(tokens, arguments.model.engine.max_num_batched_tokens);
-  const auto once = [&] {
+  const auto once = [&]() -> Result<double> {
     const Clock::time_point start = Clock::now();
     for (std::int64_t first = 0; first < tokens; first += step) {
       const std::int64_t count = std::min(step, tokens - first);
       const bool last = first + count == tokens;
-      runner.forward({.ids = std::span(ids).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)),
+      TRY(runner.forward({.ids = std::span(ids).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)),
                       .position = first,
                       .phase = Phase::kPrefill,
                       .rope_length = tokens,
                       .logits_from = count - 1,
-                      .logits = last ? logits.data() : nullptr});
+                      .logits = last ? logits.data() : nullptr}));
     }
     return since(start);
   };
-  const double warm_up = once();  // workspace and cache become resident
+  const double warm_up = TRY(once());  // workspace and cache become resident
   const int runs = warm_up > 10 ? 3 : 5;
+  const TrafficWatch traffic(opened);
   std::vector<double> seconds;
   double before = roofline.seconds_at_peak(work);
   for (int run = 0; run < runs; ++run) {
-    seconds.push_back(once());
+    seconds.push_back(TRY(once()));
     const double after = roofline.seconds_at_peak(work);
     speed.fractions.push_back((before + after) / 2 / seconds.back());
     before = after;
   }
+  speed.sent = traffic.end(runs * ((tokens + step - 1) / step), runs * tokens, runs);
   speed.tokens_per_s = static_cast<double>(tokens) / median(seconds);
   return speed;
 }
@@ -137,29 +141,31 @@ Result<Speed> measure_decode(engine::OpenedModel& opened, const Arguments& argum
     const std::int64_t filled = std::min<std::int64_t>(arguments.context, std::max<std::int64_t>(arguments.model.engine.block_size, 256));
     const std::int64_t whole = std::min(filled, arguments.model.engine.max_num_batched_tokens);
     const std::vector<std::int32_t> ids = synthetic_ids(whole, info.vocabulary);
-    runner.forward({.ids = ids, .phase = Phase::kPrefill});
+    TRY(runner.forward({.ids = ids, .phase = Phase::kPrefill}));
     runner.repeat_cache(whole, arguments.context);
   }
   std::vector<std::int32_t> ids = synthetic_ids(batch, info.vocabulary);
   std::vector<float> logits(static_cast<std::size_t>(batch * runner.stride()));
-  const auto step = [&](std::int64_t position) {
-    runner.decode(ids, position, logits.data());
+  const auto step = [&](std::int64_t position) -> Result<void> {
+    TRY(runner.decode(ids, position, logits.data()));
     for (std::int64_t i = 0; i < batch; ++i)
       ids[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(std::max<std::int64_t>(0, opened.runtime->kernels->vector->argmax(logits.data() + i * runner.stride(), info.vocabulary)));
+    return {};
   };
-  for (std::int64_t i = 0; i < warm_up; ++i) step(arguments.context + i);
+  for (std::int64_t i = 0; i < warm_up; ++i) TRY(step(arguments.context + i));
 
   // Eight stretches with a bandwidth sample before, between and after.
   const std::int64_t stretch = std::max<std::int64_t>(1, (tokens + 7) / 8);
   const auto weights = static_cast<double>(decode_bytes(opened, batch));
   double total_seconds = 0, total_bytes = 0;
+  const TrafficWatch traffic(opened);
   double before = roofline.read();
   for (std::int64_t first = 0; first < tokens; first += stretch) {
     const std::int64_t count = std::min(stretch, tokens - first);
     double bytes = 0;
     const Clock::time_point start = Clock::now();
     for (std::int64_t i = first; i < first + count; ++i) {
-      step(arguments.context + i);
+      TRY(step(arguments.context + i));
       bytes += weights + static_cast<double>(batch * (arguments.context + i + 1) * runner.kv_shape().token_bytes());
     }
     const double seconds = since(start);
@@ -169,6 +175,7 @@ Result<Speed> measure_decode(engine::OpenedModel& opened, const Arguments& argum
     total_seconds += seconds;
     total_bytes += bytes;
   }
+  speed.sent = traffic.end(tokens, tokens * batch, tokens * batch);
   speed.tokens_per_s = static_cast<double>(tokens * batch) / total_seconds;
   speed.bytes_per_s = total_bytes / total_seconds;
   return speed;
@@ -214,6 +221,7 @@ OrderedJson bench_json(const Arguments& arguments, const engine::OpenedModel& op
                     {"gb_per_s", rounded(decode.bytes_per_s / 1e9)},
                     {"fraction_of_bandwidth", rounded(median(decode.fractions))},
                     {"fraction_spread", {rounded(spread(decode.fractions).first), rounded(spread(decode.fractions).second)}}};
+  if (opened.ranks) json["ranks"] = ranks_json(opened, prefill.sent, decode.sent);
   return json;
 }
 
@@ -236,6 +244,7 @@ std::string bench_text(const OrderedJson& json) {
     text += fmt::format("decode    {} tokens, context {}, batch {}: {:.2f} tokens/s, {:.2f} GB/s, {} of read bandwidth\n", json["decode"]["tokens"].get<std::int64_t>(),
                         json["decode"]["context"].get<std::int64_t>(), json["decode"]["batch"].get<std::int64_t>(), number("decode", "tokens_per_s"), number("decode", "gb_per_s"),
                         share("decode", "fraction_of_bandwidth"));
+  if (json.contains("ranks")) text += ranks_text(json["ranks"]);
   return text;
 }
 
@@ -254,7 +263,7 @@ Result<int> run(const Arguments& arguments) {
   TRY(check_writable(arguments.model.expert_load));
   const std::string folder = TRY(checkpoint::resolve_model_folder(arguments.model.model));
   std::unique_ptr<engine::OpenedModel> opened;
-  const LoadMeasurement load = TRY(measure_load(folder, arguments.model.engine, arguments.repeat, watch, opened));
+  const LoadMeasurement load = TRY(measure_load(arguments.model, folder, arguments.repeat, watch, opened));
   TRY(check_sizes(arguments, opened->model->info()));
   ExpertLoad expert_load(arguments.model);
   TRY(expert_load.count(*opened));
@@ -283,7 +292,7 @@ Action declare_bench(CLI::App& app) {
   app.add_option("--repeat", arguments->repeat, "Loads to measure")->capture_default_str();
   add_expert_load_argument(app, arguments->model);
   app.add_flag("--json", arguments->json, "One JSON object");
-  return [arguments] { return run(*arguments); };
+  return {[arguments] { return run(*arguments); }, {arguments, &arguments->model}};
 }
 
 }  // namespace inflight::cli

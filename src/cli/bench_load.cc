@@ -8,6 +8,7 @@
 #include "checkpoint/checkpoint.h"
 #include "cli/console.h"
 #include "cli/format.h"
+#include "cli/ranks.h"
 #include "engine/memory_limit.h"
 #include "tensor/buffer.h"
 
@@ -88,12 +89,12 @@ Result<double> plain_read_rate(const std::string& folder, ThreadPool& pool) {
   return static_cast<double>(total) / std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-Result<LoadMeasurement> measure_load(const std::string& folder, const engine::EngineOptions& options, int repeat, AnonWatch& watch, std::unique_ptr<engine::OpenedModel>& opened) {
+Result<LoadMeasurement> measure_load(const ModelArguments& arguments, const std::string& folder, int repeat, AnonWatch& watch, std::unique_ptr<engine::OpenedModel>& opened) {
   LoadMeasurement measured;
   for (int i = 0; i < repeat; ++i) {
     opened.reset();
     ProgressBar bar(fmt::format("load {} of {}", i + 1, repeat));
-    opened = TRY(engine::open_model(folder, options, [&bar](std::int64_t done, std::int64_t total) { return bar.bytes(done, total), true; }));
+    opened = TRY(open_on_ranks(arguments, folder, [&bar](std::int64_t done, std::int64_t total) { return bar.bytes(done, total), true; }));
     if (i == 0) measured.peak_anon_bytes = watch.stop();
     measured.seconds.push_back(opened->report.seconds);
     measured.source_bytes = opened->report.source_bytes;

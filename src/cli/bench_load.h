@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "cli/common_options.h"
 #include "cli/machine.h"
 #include "engine/open_model.h"
 
@@ -23,7 +24,7 @@ struct LoadMeasurement {
 };
 
 // Loads `repeat` times; the last load stays in `opened`. `watch` runs since the process started and is stopped after the first load.
-Result<LoadMeasurement> measure_load(const std::string& folder, const engine::EngineOptions& options, int repeat, AnonWatch& watch, std::unique_ptr<engine::OpenedModel>& opened);
+Result<LoadMeasurement> measure_load(const ModelArguments& arguments, const std::string& folder, int repeat, AnonWatch& watch, std::unique_ptr<engine::OpenedModel>& opened);
 
 // Bytes per second at which the pool's threads read the data of every shard into freshly mapped memory.
 Result<double> plain_read_rate(const std::string& folder, ThreadPool& pool);

@@ -180,7 +180,7 @@ Action declare_calibrate(CLI::App& app) {
   app.add_option("--merge", arguments->merge, "Calibration files of any form, to be made one")->expected(1, -1)->type_name("FILE");
   app.add_option("--text", arguments->text, "Also write FastDeploy's text form: name<TAB>maximum");
   app.add_option("--report", arguments->report, "Also write a page about it (HTML)");
-  return [arguments] { return run(*arguments); };
+  return {[arguments] { return run(*arguments); }, {arguments, &arguments->model}};
 }
 
 }  // namespace inflight::cli

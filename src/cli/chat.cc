@@ -152,7 +152,7 @@ Action declare_chat(CLI::App& app) {
   app.add_option("--system", arguments->system, "System message");
   add_template_arguments(app, arguments->text);
   add_sampling_arguments(app, arguments->sampling);
-  return [arguments] { return run(*arguments); };
+  return {[arguments] { return run(*arguments); }, {arguments, &arguments->model}};
 }
 
 }  // namespace inflight::cli

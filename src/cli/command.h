@@ -3,16 +3,30 @@
 #pragma once
 #include <CLI/CLI.hpp>
 
+#include <concepts>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/result.h"
 
 namespace inflight::cli {
 
-// What a command does once its arguments are parsed. Returns the exit code, or an error, which the caller prints.
-using Action = std::function<Result<int>()>;
+struct ModelArguments;
+
+// What a command does once its arguments are parsed. `run` returns the exit code, or an error, which the caller prints.
+struct Action {
+  template <std::invocable Run>
+  Action(Run&& run_, std::shared_ptr<ModelArguments> model_ = nullptr, std::function<std::vector<ModelArguments>()> models_ = {})  // NOLINT: a lambda is an action
+      : run(std::forward<Run>(run_)), model(std::move(model_)), models(std::move(models_)) {}
+
+  std::function<Result<int>()> run;
+  std::shared_ptr<ModelArguments> model;                // of a command that opens it, on as many ranks as these say; nullptr: one process
+  std::function<std::vector<ModelArguments>()> models;  // all that it opens at the same time, by their numbers; without it, that one
+};
 
 struct Command {
   std::string_view name;

@@ -4,6 +4,7 @@
 #include "checkpoint/model_folder.h"
 #include "cli/console.h"
 #include "cli/format.h"
+#include "cli/ranks.h"
 #include "quant/format.h"
 #include "quant/store.h"
 
@@ -38,11 +39,12 @@ void add_model_arguments(CLI::App& app, ModelArguments& arguments, bool model_re
   app.add_option("--fp8-amax", engine.fp8_amax, "Calibration file whose scales are used rather than the checkpoint's")->group(load);
   app.add_flag("--fp8-sdpa", engine.fp8_sdpa, "Attention on FP8 queries, keys, probabilities and values (with --kv-cache-dtype float8_e4m3)")->group(load);
   app.add_option("--load-choices", engine.load_choices, "default_v1: stream and quantize in flight; default: all of it in memory, then quantize")->capture_default_str()->group(load);
-  app.add_option("--tensor-parallel-size", engine.tensor_parallel_size, "Ranks that share each matrix (inspect alone takes more than 1 so far)")->capture_default_str()->group(load);
-  app.add_flag("--enable-expert-parallel", engine.enable_expert_parallel, "Whole experts are spread over the ranks (inspect alone so far)")->group(load);
-  app.add_option("--data-parallel-size", engine.data_parallel_size, "Groups of --tensor-parallel-size ranks, each with its own sequences; experts are spread over all (inspect --eplb alone so far)")->capture_default_str()->group(load);
-  app.add_flag("--enable-eplb", engine.enable_eplb, "Replicas of experts are placed by their loads while the model runs (not yet; inspect --eplb computes placements)")->group(load);
-  app.add_option("--redundant-experts", engine.redundant_experts, "Replicas of experts in each layer, beside one of each (inspect --eplb alone so far)")->capture_default_str()->group(load);
+  app.add_option("--tensor-parallel-size", engine.tensor_parallel_size, "Ranks that share each matrix; without mpirun or srun they are started on this host")->capture_default_str()->group(load);
+  app.add_flag("--enable-expert-parallel", engine.enable_expert_parallel, "Whole experts are spread over the ranks, rather than parts of each")->group(load);
+  app.add_option("--data-parallel-size", engine.data_parallel_size, "Groups of --tensor-parallel-size ranks, each with its own sequences; experts are spread over all")->capture_default_str()->group(load);
+  app.add_flag("--enable-eplb", engine.enable_eplb, "Experts and replicas of them are placed on the ranks by their loads (with --enable-expert-parallel or --data-parallel-size)")->group(load);
+  app.add_option("--redundant-experts", engine.redundant_experts, "Replicas of experts in each layer, beside one of each (with --enable-eplb, or inspect --eplb)")->capture_default_str()->group(load);
+  app.add_option("--eplb-interval", engine.eplb_interval, "Steps of the engine from one placement of experts to the next; 0: they stay where they are first")->capture_default_str()->group(load);
   const std::string run = "Running";
   app.add_option("--compute", engine.compute, "Arithmetic on activations: auto, fp32, bf16, int8")->capture_default_str()->group(run);
   app.add_option("--kv-cache-dtype", engine.kv_cache_dtype, "auto (fp32 with --compute fp32, else bf16), bf16, fp32, float8_e4m3")->capture_default_str()->group(run);
@@ -70,18 +72,15 @@ Result<void> check(const ModelArguments& arguments, bool only_plan) {
   TRY(check_choice("--kv-cache-dtype", engine.kv_cache_dtype, {"auto", "bf16", "bfloat16", "fp32", "float32", "float8_e4m3", "fp8"}));
   TRY(at_least("--tensor-parallel-size", engine.tensor_parallel_size, 1));
   if (engine.tensor_parallel_size > 4096) return fail(Code::kInvalidArgument, "--tensor-parallel-size {} is more than 4096", engine.tensor_parallel_size);
-  if (!only_plan && engine.tensor_parallel_size != 1)
-    return fail(Code::kUnsupported, "--tensor-parallel-size {} is not supported yet; this version runs in one process (1), inspect shows the plan of more", engine.tensor_parallel_size);
   TRY(at_least("--data-parallel-size", engine.data_parallel_size, 1));
   if (engine.data_parallel_size > 4096 / engine.tensor_parallel_size)
     return fail(Code::kInvalidArgument, "--data-parallel-size {} by --tensor-parallel-size {} are more than 4096 ranks", engine.data_parallel_size, engine.tensor_parallel_size);
   TRY(at_least("--redundant-experts", engine.redundant_experts, 0));
   if (engine.redundant_experts > 65536) return fail(Code::kInvalidArgument, "--redundant-experts {} is more than 65536", engine.redundant_experts);
-  if (!only_plan && engine.data_parallel_size != 1)
-    return fail(Code::kUnsupported, "--data-parallel-size {} is not supported yet; this version runs in one process (1)", engine.data_parallel_size);
-  if (!only_plan && (engine.enable_eplb || engine.redundant_experts != 0))
-    return fail(Code::kUnsupported, "--enable-eplb and --redundant-experts are not supported yet; inspect --eplb FILE shows what they would give");
-  if (!only_plan && engine.enable_expert_parallel) return fail(Code::kUnsupported, "--enable-expert-parallel is not supported yet; this version runs in one process");
+  TRY(at_least("--eplb-interval", engine.eplb_interval, 0));
+  if (!only_plan && !engine.enable_eplb && engine.redundant_experts != 0)
+    return fail(Code::kInvalidArgument, "--redundant-experts {} needs --enable-eplb, which places them", engine.redundant_experts);
+  if (!engine.enable_eplb && engine.eplb_interval != 0) return fail(Code::kInvalidArgument, "--eplb-interval {} needs --enable-eplb", engine.eplb_interval);
   TRY(at_least("--threads", engine.threads, 0));
   if (engine.threads > 1024) return fail(Code::kInvalidArgument, "--threads {} is more than 1024", engine.threads);
   TRY(at_least("--max-model-len", engine.max_model_len, 0));
@@ -125,11 +124,12 @@ Result<std::unique_ptr<engine::OpenedModel>> open_with_progress(const ModelArgum
   std::unique_ptr<engine::OpenedModel> opened;
   {
     ProgressBar bar("loading");
-    opened = TRY(engine::open_model(folder, arguments.engine, [&](std::int64_t done, std::int64_t total) {
+    opened = TRY(open_on_ranks(arguments, folder, [&](std::int64_t done, std::int64_t total) {
       bar.bytes(done, total);
       return !unwanted || !unwanted();
     }));
   }
+  if (arguments.engine.enable_expert_parallel && !arguments.ranks) note("note: --enable-expert-parallel changes nothing with one rank");
   for (const std::string& line : opened->model->info().notes) note("note: {}", line);
   for (const std::string& line : opened->notes) note("note: {}", line);
   if (arguments.verbose) {

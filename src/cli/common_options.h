@@ -11,6 +11,7 @@
 
 #include "api/sampling.h"
 #include "base/result.h"
+#include "comm/comm.h"
 #include "engine/open_model.h"
 #include "engine/options.h"
 
@@ -21,6 +22,8 @@ struct ModelArguments {
   engine::EngineOptions engine;
   std::string expert_load;        // where the tokens of each expert are written (expert_load.h); "": nowhere
   bool verbose = false;
+  int number = 0;                 // among the models that the command opens
+  std::shared_ptr<comm::Comm> ranks;  // that open it; nullptr: this process alone
 };
 
 // MODEL and the load and engine flags.

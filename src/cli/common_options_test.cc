@@ -79,8 +79,6 @@ TEST(CommonOptions, what_cannot_be_is_said_with_the_flag) {
   EXPECT_THAT(message("--load-choices default_v2"), testing::AllOf(HasSubstr("--load-choices"), HasSubstr("Did you mean \"default_v1\"?")));
   EXPECT_THAT(message("--compute fp16"), HasSubstr("--compute"));
   EXPECT_THAT(message("--kv-cache-dtype int8"), HasSubstr("--kv-cache-dtype"));
-  EXPECT_THAT(message("--tensor-parallel-size 2"), HasSubstr("not supported yet"));
-  EXPECT_THAT(message("--enable-expert-parallel"), HasSubstr("not supported yet"));
   EXPECT_THAT(message("--threads -1"), HasSubstr("--threads"));
   EXPECT_THAT(message("--max-num-seqs 0"), HasSubstr("--max-num-seqs"));
   EXPECT_THAT(message("--max-num-batched-tokens 0"), HasSubstr("--max-num-batched-tokens"));

@@ -16,6 +16,7 @@ namespace {
 
 bool closed = false;
 bool failed = false;
+int rank = 0;
 ProgressBar* bar = nullptr;
 
 bool write_all(int descriptor, std::string_view text) {
@@ -58,9 +59,11 @@ bool print(std::string_view text) {
 bool output_closed() { return closed; }
 bool output_failed() { return failed; }
 
+void set_rank(int rank_) { rank = rank_; }
+
 void note(std::string_view line) {
   if (bar) bar->wipe();
-  std::string text(line);
+  std::string text = rank > 0 ? fmt::format("rank {}: {}", rank, line) : std::string(line);
   text += '\n';
   write_all(STDERR_FILENO, text);
 }
@@ -93,7 +96,7 @@ void prepare_standard_streams() {
 }
 
 ProgressBar::ProgressBar(std::string title) : title_(std::move(title)), start_(std::chrono::steady_clock::now()), drawn_at_(start_) {
-  if (stderr_is_terminal()) bar = this;
+  if (stderr_is_terminal() && rank == 0) bar = this;
 }
 
 ProgressBar::~ProgressBar() {

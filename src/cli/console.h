@@ -23,6 +23,9 @@ bool print(std::string_view text);
 bool output_closed();      // a print() failed
 bool output_failed();      // ... for another reason than a reader that went away
 
+// From now on this process is one of several that run a command. Of those above 0 every line on standard error says so, and no progress is shown.
+void set_rank(int rank);
+
 // One line on standard error; a progress bar on the way is wiped first.
 void note(std::string_view line);
 template <class... Args>

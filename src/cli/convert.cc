@@ -11,6 +11,7 @@
 #include "cli/console.h"
 #include "cli/format.h"
 #include "cli/interrupt.h"
+#include "cli/ranks.h"
 #include "engine/convert_fp8.h"
 #include "loader/export.h"
 #include "text/gguf_tokenizer.h"
@@ -52,6 +53,7 @@ Result<bool> is_stored_form(const std::string& model) {
 
 Result<int> run(const Arguments& arguments) {
   TRY(check(arguments.model));
+  TRY(check_one_rank(arguments.model, "convert"));
   TRY(check_fp8(arguments.fp8));
   if (arguments.model.engine.quantization.empty() && arguments.model.engine.quantization_overrides.empty() && !TRY(is_stored_form(arguments.model.model)))
     return fail(Code::kInvalidArgument, "convert needs --quantization NAME (without it, checkpoints that another tool has quantized keep their numbers)");
@@ -91,7 +93,7 @@ Action declare_convert(CLI::App& app) {
   app.add_option("--expert-scales", arguments->fp8.expert_scales, "Of routed experts' weights: tensor, channel; auto: channel with ernie's names")->capture_default_str()->group(group);
   app.add_option("--percentile", arguments->fp8.percentile, "Activations are cut at this percentile of their magnitudes rather than at the largest")->group(group);
   app.add_flag("--mse", arguments->fp8.mse, "Activations are cut where that loses least")->group(group);
-  return [arguments] { return run(*arguments); };
+  return {[arguments] { return run(*arguments); }, {arguments, &arguments->model}};
 }
 
 }  // namespace inflight::cli

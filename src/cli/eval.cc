@@ -51,14 +51,13 @@ struct Side {
   std::vector<float> hidden;  // [layers + 1, step, H]; empty: not wanted
 };
 
-Result<Side> open_side(const ModelArguments& arguments, std::int64_t window, std::int64_t step) {
-  Side side;
-  side.opened = TRY(open_with_progress(arguments));
+// What a side of an opened model needs to run.
+Result<void> prepare(const ModelArguments& arguments, Side& side, std::int64_t window, std::int64_t step) {
   const models::ModelInfo& info = side.opened->model->info();
   if (info.max_positions > 0 && window > info.max_positions) return fail(Code::kInvalidArgument, "--window {} is more than the model's context of {}", window, info.max_positions);
   side.runner.emplace(TRY(ForwardRunner::create(*side.opened, arguments.engine, 1, window)));
   side.logits.resize(static_cast<std::size_t>(step * side.runner->stride()));
-  return side;
+  return {};
 }
 
 Result<std::vector<std::int32_t>> encode_data(const Arguments& arguments, const text::Tokenizer& tokenizer, const std::string& folder) {
@@ -84,6 +83,7 @@ Result<void> check_same_ids(const Arguments& arguments, const std::string& refer
 ModelArguments reference_of(const Arguments& arguments) {
   ModelArguments reference = arguments.model;
   reference.model = *arguments.reference;
+  reference.number = 1;
   engine::EngineOptions& engine = reference.engine;
   const engine::EngineOptions plain;
   engine.quantization = arguments.reference_quantization;
@@ -164,8 +164,8 @@ class Scorer {
                                        .position = first,
                                        .phase = phase_,
                                        .rope_length = phase_ == Phase::kPrefill ? length : 0};
-      forward(model_, chunk);
-      if (reference_) forward(*reference_, chunk);
+      TRY(forward(model_, chunk));
+      if (reference_) TRY(forward(*reference_, chunk));
       TRY(add_noise(number, count));
       const std::int64_t scored = std::min(count, length - 1 - first);  // the last token predicts nothing that is here
       std::vector<RowScore> scores(static_cast<std::size_t>(scored));
@@ -196,10 +196,10 @@ class Scorer {
   Sums sums;
 
  private:
-  void forward(Side& side, ForwardRunner::Chunk chunk) {
+  Result<void> forward(Side& side, ForwardRunner::Chunk chunk) {
     chunk.logits = side.logits.data();
     chunk.hidden = side.hidden.empty() ? nullptr : side.hidden.data();
-    side.runner->forward(chunk);
+    return side.runner->forward(chunk);
   }
 
   // A layer is one thread's, and tokens come in their order: the sums do not depend on the threads.
@@ -271,10 +271,12 @@ Result<int> run(const Arguments& arguments) {
   const std::int64_t windows = arguments.windows > 0 ? arguments.windows : whole;
 
   const std::int64_t step = std::min<std::int64_t>(arguments.window, std::min<std::int64_t>(64, arguments.model.engine.max_num_batched_tokens));
-  Side model = TRY(open_side(arguments.model, arguments.window, step));
+  Side model{.opened = TRY(open_with_progress(arguments.model)), .runner = {}, .logits = {}, .hidden = {}};
   std::optional<Side> reference;
-  if (arguments.reference) {
-    reference = TRY(open_side(reference_of(arguments), arguments.window, step));
+  if (arguments.reference) reference.emplace(Side{.opened = TRY(open_with_progress(reference_of(arguments))), .runner = {}, .logits = {}, .hidden = {}});
+  TRY(prepare(arguments.model, model, arguments.window, step));  // once all are open: other ranks open them before they run any
+  if (reference) {
+    TRY(prepare(reference_of(arguments), *reference, arguments.window, step));
     const std::int64_t ours = model.opened->model->info().vocabulary, theirs = reference->opened->model->info().vocabulary;
     if (ours != theirs) return fail(Code::kInvalidArgument, "the vocabulary has {} rows, the reference's {}: their distributions cannot be compared", ours, theirs);
   }
@@ -346,7 +348,11 @@ Action declare_eval(CLI::App& app) {
   app.add_flag("--experts", arguments->experts, "Also how many tokens each expert of each layer got (mixtures of experts)");
   add_expert_load_argument(app, arguments->model);
   app.add_flag("--json", arguments->json, "One JSON object");
-  return [arguments] { return run(*arguments); };
+  return {[arguments] { return run(*arguments); }, {arguments, &arguments->model}, [arguments] {
+            std::vector<ModelArguments> models = {arguments->model};
+            if (arguments->reference) models.push_back(reference_of(*arguments));
+            return models;
+          }};
 }
 
 }  // namespace inflight::cli

@@ -68,6 +68,7 @@ Result<int> answer_one(const Arguments& arguments, const std::string& folder, co
     print("\n");
   }
   TRY(load.write());
+  note_rebalance(*model.engine);
   if (!stats) return std::unexpected(stats.error());
   if (output_closed()) return kDone;  // the reader has seen enough
   Totals totals;
@@ -103,7 +104,7 @@ Action declare_generate(CLI::App& app) {
   add_expert_load_argument(app, arguments->model);
   add_template_arguments(app, arguments->text);
   add_sampling_arguments(app, arguments->sampling);
-  return [arguments] { return run(*arguments); };
+  return {[arguments] { return run(*arguments); }, {arguments, &arguments->model}};
 }
 
 }  // namespace inflight::cli

@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "cli/launch.h"
 
 namespace inflight::cli {
 namespace {
@@ -49,7 +50,10 @@ Result<std::string> read_stream(int descriptor, std::string_view name) {
 
 }  // namespace
 
-Result<std::string> read_standard_input() { return read_stream(STDIN_FILENO, "standard input"); }
+Result<std::string> read_standard_input() {
+  take_terminal();
+  return read_stream(STDIN_FILENO, "standard input");
+}
 
 Result<std::string> read_input(const std::string& path) {
   struct stat status;

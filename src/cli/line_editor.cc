@@ -12,6 +12,8 @@
 #include <string_view>
 #include <utility>
 
+#include "cli/launch.h"
+
 namespace inflight::cli {
 namespace {
 
@@ -99,6 +101,7 @@ struct LineEditor::Terminal {
 };
 
 LineEditor::LineEditor() {
+  take_terminal();
   FILE* screen = ::isatty(STDERR_FILENO) ? stderr : ::isatty(STDOUT_FILENO) ? stdout : nullptr;  // standard output is for answers
   if (::isatty(STDIN_FILENO) && screen) terminal_ = std::make_unique<Terminal>(screen);
 }

@@ -45,12 +45,12 @@ Result<int> run(const Arguments& arguments) {
   ProgressBar bar("forward");
   for (std::int64_t first = 0; first < tokens; first += step) {
     const std::int64_t count = std::min(step, tokens - first);
-    runner.forward({.ids = std::span(ids).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)),
+    TRY(runner.forward({.ids = std::span(ids).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)),
                     .position = first,
                     .phase = phase,
                     .rope_length = phase == Phase::kPrefill ? tokens : 0,
                     .logits = logits.data(),
-                    .hidden = arguments.hidden ? chunk_hidden.data() : nullptr});
+                    .hidden = arguments.hidden ? chunk_hidden.data() : nullptr}));
     for (std::int64_t row = 0; row < count; ++row) TRY(writer.write("logits", logits.data() + row * runner.stride(), static_cast<std::size_t>(info.vocabulary) * sizeof(float)));
     for (std::int64_t layer = 0; arguments.hidden && layer <= info.layers; ++layer)
       std::copy_n(chunk_hidden.data() + layer * count * info.hidden, count * info.hidden, hidden.data() + (layer * tokens + first) * info.hidden);
@@ -72,7 +72,7 @@ Action declare_logits(CLI::App& app) {
   app.add_option("--output", arguments->output, "File to write: `logits` F32 [tokens, vocabulary]")->required();
   app.add_flag("--hidden", arguments->hidden, "Also `hidden` F32 [layers + 1, tokens, hidden]: the embedding, then after each layer, the last after the final norm");
   app.add_option("--mode", arguments->mode, "Arithmetic of all tokens: prefill or decode")->capture_default_str();
-  return [arguments] { return run(*arguments); };
+  return {[arguments] { return run(*arguments); }, {arguments, &arguments->model}};
 }
 
 }  // namespace inflight::cli

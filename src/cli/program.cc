@@ -7,6 +7,8 @@
 #include "base/nearest.h"
 #include "cli/command.h"
 #include "cli/console.h"
+#include "cli/launch.h"
+#include "cli/ranks.h"
 #include "cli/version.h"
 
 namespace inflight::cli {
@@ -73,15 +75,12 @@ int run_command(const Command& command, int argc, const char* const* argv) {
     const std::string words = leftover(app);
     return usage_error(command.name, words.empty() ? in_our_words(error.what()) : words);
   }
-  const Result<int> outcome = action();
+  const Result<int> outcome = action.model ? run_on_ranks(action, command.name, {argv, argv + argc}) : action.run();
   if (!outcome) return report(outcome.error());
   return output_failed() ? kFailed : *outcome;
 }
 
-}  // namespace
-
-int run_program(int argc, const char* const* argv) {
-  prepare_standard_streams();
+int run_words(int argc, const char* const* argv) {
   if (argc < 2) {
     note(help_text());
     return kUsage;
@@ -115,6 +114,23 @@ int run_program(int argc, const char* const* argv) {
     note("inflight: internal error: {}", error.what());
   }
   return kFailed;
+}
+
+}  // namespace
+
+int run_program(int argc, const char* const* argv) {
+  if (argc != 3 || std::string_view(argv[1]) != kLocalRank) {
+    prepare_standard_streams();
+    return run_words(argc, argv);
+  }
+  const Result<std::vector<std::string>> words = join_launcher(argv[2]);
+  prepare_standard_streams();
+  if (!words) return report(words.error());
+  std::vector<const char*> all = {argv[0]};
+  for (const std::string& word : *words) all.push_back(word.c_str());
+  const int code = run_words(static_cast<int>(all.size()), all.data());
+  report_exit_code(code);
+  return code;
 }
 
 }  // namespace inflight::cli
