@@ -99,7 +99,7 @@ Result<MemoryLimit> smallest_share(comm::Comm& ranks) {
   for (std::size_t r = 0; r < all.size(); ++r) {
     const auto sharing = std::ranges::count(all, all[r].host, &Share::host);
     if (r > 0 && all[r].bytes / sharing >= smallest.bytes) continue;
-    smallest = {all[r].bytes / sharing, fmt::format("{} of rank {}{}", all[r].source, r, sharing > 1 ? fmt::format(", a {}th of it for each rank on its host", sharing) : "")};
+    smallest = {all[r].bytes / sharing, fmt::format("{} of rank {}{}", all[r].source, r, sharing > 1 ? fmt::format(", shared by {} ranks of its host", sharing) : "")};
   }
   return smallest;
 }
@@ -192,7 +192,8 @@ class Leader : public std::enable_shared_from_this<Leader> {
  private:
   void tell_step(const nn::Step& step, const nn::Runtime& runtime) {
     const bool observed = runtime.observer != nullptr;
-    if (observed && group_step_.groups() > 1) return ranks_->fail({Code::kUnsupported, "activations are observed on ranks that have the same tokens; use --data-parallel-size 1"});
+    if (observed && (group_step_.groups() > 1 || runtime.placement))
+      return ranks_->fail({Code::kUnsupported, "activations are observed on ranks that have the same tokens, and experts in equal runs; leave out --data-parallel-size and --enable-eplb"});
     const auto cache = caches_.find(step.cache);
     if (cache == caches_.end()) return ranks_->fail({Code::kInternal, "a step on a KV cache that the other ranks do not have; make it with create_cache()"});
     ranks_->state("computes a step of # tokens", static_cast<std::int64_t>(step.ids.size()));

@@ -178,9 +178,11 @@ void Decoder::forward(const nn::Step& step, nn::Runtime& rt) const {
   const nn::RopeTable rope = nn::rope_table(step, config_.rope, rt);
   embedding_.lookup(pass, step.ids.data(), x);
   record(0, x);
+  comm::Comm* told = rt.tensor_ranks ? rt.tensor_ranks : rt.expert_ranks;  // what this rank does, should it be lost
   const std::size_t mark = rt.workspace.mark();
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     rt.workspace.rewind(mark);  // every layer uses the same scratch
+    if (told) told->state("computes layer # of a step of # tokens", static_cast<std::int64_t>(i), pass.tokens);
     const Layer& layer = layers_[i];
     std::visit([&](const auto& attention) {
       run_block(layer.input_norm, attention, [&](const auto& a, const auto&... prepare) { a(pass, step, rope, normed, hidden, update, stride, prepare...); });
