@@ -110,6 +110,24 @@ bool same_bits(const std::vector<T>& a, std::size_t from, const std::vector<T>& 
   else return std::equal(a.begin() + static_cast<std::ptrdiff_t>(from), a.begin() + static_cast<std::ptrdiff_t>(from + n), b.begin() + static_cast<std::ptrdiff_t>(at));
 }
 
+// Codes with their padding are what a converted folder of these rows becomes in memory: padding holds the code of zero.
+void expect_zero_padding(const Loaded& part, std::size_t i) {
+  const quant::Matrix& m = part.store.matrix(i);
+  quant::ParamStore again;
+  quant::ParamPlan plan{.slots = {part.plan.params.slots[i]}, .weight_bytes = 0};
+  plan.slots[0].offset = 0;
+  plan.weight_bytes = plan.slots[0].bytes.codes + plan.slots[0].bytes.scales + plan.slots[0].bytes.offsets + 192;
+  again.allocate(plan).value();
+  quant::begin(again.matrix(0)).value();
+  for (std::int64_t row = 0; row < m.outputs; ++row) {
+    std::string bytes(static_cast<std::size_t>(m.format->stored(1, m.inputs, m.group, false)[0].row_bytes), '\0');
+    m.format->export_row(m, row, 0, bytes.data());
+    const auto imported = m.format->import_row(again.matrix(0), row, 0, DType::kU8, bytes.data());
+    ASSERT_TRUE(imported) << imported.error().message;
+  }
+  EXPECT_EQ(std::memcmp(m.codes, again.matrix(0).codes, static_cast<std::size_t>(plan.slots[0].bytes.codes)), 0) << "padding is not zeros";
+}
+
 // Every local row against its part of the whole one. Returns how many matrices have a lead.
 int expect_slices(const Loaded& whole, const Loaded& part, const params::Topology& topology) {
   int leads = 0;
@@ -121,6 +139,7 @@ int expect_slices(const Loaded& whole, const Loaded& part, const params::Topolog
       continue;
     }
     bool counted = false;
+    if (const quant::Slot& slot = part.plan.params.slots[i]; slot.format && slot.format->quantized() && slot.outputs > 0) expect_zero_padding(part, i);
     for (std::size_t p = 0; p < row.pieces.size(); ++p) {
       const params::Slice slice = params::slice_of(row, p, topology).value();
       std::int64_t first = 0;
