@@ -366,7 +366,8 @@ Result<LoadPlan> plan_load(const Checkpoint& checkpoint, const params::ParamTabl
       const params::Piece& piece = row.pieces[need.piece];
       if (!TRY(params::is_local(row, topology))) continue;
       if (need.form >= 0) {
-        Route route{.tensor = static_cast<int>(t), .param = need.param, .slice = TRY(params::slice_of(row, need.piece, topology)), .form = need.form, .rows = piece.rows, .inputs = row.inputs, .piece = need.piece, .first_row = piece.source.first_output};
+        Route route{.tensor = static_cast<int>(t), .param = need.param, .slice = TRY(params::slice_of(row, need.piece, topology)), .form = need.form, .rows = piece.rows, .inputs = row.inputs,
+                    .piece = need.piece, .first_row = piece.source.first_output};
         route.slice.row_begin += piece.source.first_output;
         route.slice.row_end += piece.source.first_output;
         here |= route.slice.row_begin < route.slice.row_end;
@@ -374,7 +375,8 @@ Result<LoadPlan> plan_load(const Checkpoint& checkpoint, const params::ParamTabl
         continue;
       }
       Route route{.tensor = static_cast<int>(t), .param = need.param, .slice = TRY(params::slice_of(row, need.piece, topology)), .stored = need.stored,
-                  .matrix = need.shape.size() >= 2, .transposed = need.stored < 0 && need.shape.size() >= 2 && row.transposed, .first_input = piece.source.first_input, .rows = piece.rows, .inputs = row.inputs, .piece = need.piece, .first_row = piece.source.first_output};
+                  .matrix = need.shape.size() >= 2, .transposed = need.stored < 0 && need.shape.size() >= 2 && row.transposed, .first_input = piece.source.first_input,
+                  .rows = piece.rows, .inputs = row.inputs, .piece = need.piece, .first_row = piece.source.first_output};
       const std::int64_t part = (route.slice.row_end - route.slice.row_begin) * (route.slice.col_end - route.slice.col_begin);
       if (need.stored < 0) {
         plan.source_bytes += part * dtype_bits(tensor.info.dtype) / 8;

@@ -110,8 +110,9 @@ Result<void> Sink::accept_whole(std::size_t r, const std::byte* data, ThreadPool
   const std::int64_t stride = file_row_bytes(tensor), width = dtype_bits(tensor.dtype) / 8, rows = route.slice.row_end - route.slice.row_begin;
   if (!route.matrix) return accept({r, 0, 1}, data, stride);
   const std::int64_t inputs = route.slice.col_end - route.slice.col_begin;
+  const std::int64_t first_column = route.stored < 0 ? route.slice.col_begin * width : stored_columns(plan_.params.slots[route.param], route, tensor.dtype).begin;
   const auto range = [&](std::int64_t begin, std::int64_t count) -> Result<void> {
-    if (!route.transposed) return accept({r, begin, count}, data + begin * stride + (route.stored < 0 ? route.slice.col_begin * width : stored_columns(plan_.params.slots[route.param], route, tensor.dtype).begin), stride);
+    if (!route.transposed) return accept({r, begin, count}, data + begin * stride + first_column, stride);
     std::vector<std::byte> panel(static_cast<std::size_t>(quant::kPanelRows * inputs * width));
     return accept_transposed({r, begin, count}, data + (route.first_input + route.slice.col_begin) * stride + begin * width, stride, panel.data());
   };
