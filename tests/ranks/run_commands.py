@@ -50,7 +50,7 @@ class Run:
     def __init__(self, command, stdin=subprocess.DEVNULL, **options):
         self.token = uuid.uuid4().hex
         self.out, self.err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
-        environment = dict(os.environ, INFLIGHT_TEST_RUN=self.token, **options.pop("env", {}))
+        environment = dict(os.environ, INFLIGHT_TEST_RUN=self.token, ASAN_OPTIONS=os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0", **options.pop("env", {}))  # leaks are MPI's
 
         def default_signals():
             signal.signal(signal.SIGINT, signal.SIG_DFL)
