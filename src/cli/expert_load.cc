@@ -34,6 +34,13 @@ Result<params::ExpertLoads> parse_expert_load(std::string_view text, std::string
 
 std::string expert_load_json(const params::ExpertLoads& loads) { return Json{{"layers", loads}}.dump() + "\n"; }
 
+void note_rebalance(const engine::Engine& engine) {
+  const auto& last = engine.last_rebalance();
+  if (!last) return;
+  if (*last) note("experts were placed by their loads: the heaviest rank has {:.2f} times the mean, before {:.2f} ({} layers changed)", (*last)->after, (*last)->before, (*last)->layers);
+  else note("experts stay where they were: {}", last->error().message);
+}
+
 Result<void> ExpertLoad::count(const engine::OpenedModel& opened, bool wanted) {
   if (path_.empty() && !wanted) return {};
   const models::ModelInfo& info = opened.model->info();

@@ -5,7 +5,7 @@
 
 #include "base/result.h"
 #include "cli/common_options.h"
-#include "engine/open_model.h"
+#include "engine/engine.h"
 #include "params/expert_placement.h"
 
 namespace inflight::cli {
@@ -14,6 +14,9 @@ void add_expert_load_argument(CLI::App& app, ModelArguments& arguments);
 
 Result<params::ExpertLoads> parse_expert_load(std::string_view text, std::string_view where);
 std::string expert_load_json(const params::ExpertLoads& loads);
+
+// On standard error, what became of the last placement of experts that --eplb-interval asked for.
+void note_rebalance(const engine::Engine& engine);
 
 // Counts while a model runs, where the flag asks for it. Stays where it is as long as the model runs.
 class ExpertLoad {

@@ -144,6 +144,7 @@ Result<int> answer_batch(const ModelArguments& arguments, const SamplingArgument
   const auto start = std::chrono::steady_clock::now();
   batch.run();
   TRY(load.write());
+  note_rebalance(*model.engine);
   if (output_closed()) return kDone;
   note(closing_line(*model.engine, batch.totals(), std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()));
   if (batch.unanswered() > 0) note("interrupted: {} of {} requests were not answered", batch.unanswered(), requests.size());
