@@ -84,13 +84,13 @@ TEST_P(DataParallel, logits_and_hidden_states_are_those_of_the_reference) {
   const auto one = open_model(folder, options_of(1, 1)).value();
   const auto expected = forward(*one, prompts, 1);
   for (const auto& [groups, tensor_ranks] : {std::pair(2, 1), std::pair(2, 2), std::pair(4, 1)})
-    for (const std::int64_t gather_tokens : {std::int64_t{0}, std::int64_t{1} << 40}) {
-      SCOPED_TRACE(testing::Message() << groups << " groups of " << tensor_ranks << (gather_tokens == 0 ? ", all-to-all" : ", all-gather"));
-      RankedModel model(groups * tensor_ranks, folder, options_of(groups, tensor_ranks), [=](OpenedModel& opened, int) { opened.runtime->gather_tokens = gather_tokens; });
+    for (const auto travel : {nn::Runtime::Travel::kToExperts, nn::Runtime::Travel::kToAll}) {
+      SCOPED_TRACE(testing::Message() << groups << " groups of " << tensor_ranks << (travel == nn::Runtime::Travel::kToExperts ? ", all-to-all" : ", all-gather"));
+      RankedModel model(groups * tensor_ranks, folder, options_of(groups, tensor_ranks), [=](OpenedModel& opened, int) { opened.runtime->travel = travel; });
       if (!model.opened && model.opened.error().message.find("cannot be cut") != std::string::npos && tensor_ranks > 1) continue;
       ASSERT_TRUE(model.opened) << model.opened.error().message;
       EXPECT_EQ((*model.opened)->runtime->expert_ranks != nullptr, one->model->info().experts > 0);
-      (*model.opened)->runtime->gather_tokens = gather_tokens;
+      (*model.opened)->runtime->travel = travel;
       const auto got = forward(**model.opened, prompts, 1);
       expect_close(got.logits, reference, 2e-4f, "logits of the reference");
       expect_close(got.logits, expected.logits, 2e-5f, "logits of one rank");

@@ -1,6 +1,7 @@
 #include "nn/expert_exchange.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <vector>
@@ -57,6 +58,11 @@ float* zeros(Runtime& rt, std::int64_t tokens, std::int64_t ld) {
 }
 
 }  // namespace
+
+bool gather_pays(std::int64_t ranks, std::int64_t top_k) {
+  const auto n = static_cast<double>(ranks);
+  return 1 - std::pow(1 - 1 / n, static_cast<double>(top_k)) >= 0.5;  // of the ranks
+}
 
 void exchange_all_to_all(Runtime& rt, const ExchangeSizes& sizes, const ExpertTokens& mine, const ComputeExperts& compute, float* y, std::int64_t ldy) {
   comm::Comm& ranks = *rt.expert_ranks;

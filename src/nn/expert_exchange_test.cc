@@ -110,6 +110,13 @@ TEST(ExpertExchange, both_ways_give_every_token_what_its_experts_give) {
       }
 }
 
+TEST(ExpertExchange, tokens_go_to_all_ranks_where_they_reach_half_of_them) {
+  EXPECT_TRUE(gather_pays(2, 1));
+  EXPECT_TRUE(gather_pays(8, 8));
+  EXPECT_FALSE(gather_pays(16, 8));
+  EXPECT_FALSE(gather_pays(4, 2));
+}
+
 TEST(ExpertExchange, a_rank_that_failed_ends_it_on_all) {
   for (const bool gather : {false, true}) {
     auto ranks = comm::thread_ranks(2);

@@ -36,8 +36,6 @@ struct AttentionScales {
   float q = 1, k = 1, v = 1;
 };
 
-inline constexpr std::int64_t kGatherTokens = 16;  // to be measured
-
 struct Runtime {
   const kernels::Kernels* kernels = nullptr;
   ThreadPool* pool = nullptr;
@@ -52,7 +50,8 @@ struct Runtime {
     std::int64_t decode = 0, prefill = 0;
   };
   std::vector<GroupTokens> group_tokens;
-  std::int64_t gather_tokens = kGatherTokens;  // up to so many tokens of all groups together go to all ranks, more to their experts' alone
+  enum class Travel { kMeasured, kToExperts, kToAll };
+  Travel travel = Travel::kMeasured;  // of tokens between those ranks: as gather_pays() says, or always in one way (expert_exchange.h)
   std::shared_ptr<const params::ExpertPlacement> placement;  // nullptr: ranks have equal runs of the experts
   Workspace workspace;
   std::vector<std::vector<std::int64_t>>* expert_tokens = nullptr;  // [layers][experts]: tokens sent to each expert are counted here, where it is wanted

@@ -220,7 +220,8 @@ void SparseMlp::exchange(Runtime& rt, const Part& part) const {
     compute(rt, arithmetic, converted, theirs, sums, ld, {});
   };
   float* y = part.y + first * part.ldy;
-  if (total <= rt.gather_tokens) exchange_all_gather(rt, sizes, mine, most, compute_theirs, y, part.ldy);
+  const bool gather = rt.travel == Runtime::Travel::kMeasured ? gather_pays(rt.expert_ranks->size(), sizes.top_k) : rt.travel == Runtime::Travel::kToAll;
+  if (gather) exchange_all_gather(rt, sizes, mine, most, compute_theirs, y, part.ldy);
   else exchange_all_to_all(rt, sizes, mine, compute_theirs, y, part.ldy);
   rt.workspace.rewind(mark);
 }
