@@ -190,7 +190,7 @@ TEST(Agree, names_the_rank_and_what_differs) {
 std::vector<std::string> on_processes(int size, const std::function<std::string(Comm&)>& body) {
   const auto memory = memory_of_processes();
   std::string notices_name, segment_name;
-  const std::int64_t notices_bytes = Notices::bytes(size), segment_bytes = Segment::bytes(size);
+  const std::int64_t notices_bytes = Notices::bytes(size), segment_bytes = Segment::bytes(size, true);
   const auto notices = memory->create(notices_bytes, notices_name), segment = memory->create(segment_bytes, segment_name);
   EXPECT_TRUE(notices && segment);
   std::vector<Place> places;

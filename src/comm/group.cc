@@ -165,7 +165,7 @@ class Group::Exchange {
 
 Group::Group(std::shared_ptr<World> world, std::vector<Place> places, int rank, int tag, std::shared_ptr<std::byte> memory)
     : world_(std::move(world)), places_(std::move(places)), rank_(rank), tag_(tag), hosts_(by_host(places_)), host_of_(places_.size()), local_of_(places_.size()),
-      local_(local_index(places_, rank)), memory_(std::move(memory)), segment_(memory_, local_, ranks_beside(places_, rank), failure()) {
+      local_(local_index(places_, rank)), memory_(std::move(memory)), segment_(memory_, local_, ranks_beside(places_, rank), one_host(), failure()) {
   carriers_ = size();
   for (std::size_t host = 0; host < hosts_.size(); ++host) {
     carriers_ = std::min(carriers_, static_cast<int>(hosts_[host].size()));
@@ -208,10 +208,10 @@ void Group::all_reduce(Collective which, float* data, std::int64_t n) {
   Call call(*this, which, n);
   call.sent(2 * (size() - 1) * n * 4 / size(), 2 * (size() - 1));
   if (size() == 1 || call.failed()) return;
-  const bool direct = one_host() && (size() == 2 || std::min(n * 4, Segment::kRoom) * (size() - 1) <= kDirectBytes);
-  constexpr std::int64_t kPiece = Segment::kRoom / 4;
-  for (std::int64_t begin = 0; begin < n; begin += kPiece) {
-    const std::int64_t count = std::min(kPiece, n - begin);
+  const bool direct = one_host() && (size() == 2 || std::min(n * 4, segment_.room_bytes()) * (size() - 1) <= kDirectBytes);
+  const std::int64_t most = segment_.room_bytes() / 4;
+  for (std::int64_t begin = 0; begin < n; begin += most) {
+    const std::int64_t count = std::min(most, n - begin);
     copy_bytes(segment_.room(local_), data + begin, at(count) * sizeof(float));
     if (!(direct ? reduce_here<Op>(data + begin, count) : reduce_slices<Op>(data + begin, count))) return;
     segment_.turn();
@@ -284,7 +284,7 @@ void Group::reduce_scatter_sum(const float* data, std::int64_t n, float* out) {
   call.sent((size() - 1) * n * 4, size() - 1);
   if (size() == 1) copy_bytes(out, data, at(n) * sizeof(float));
   if (size() == 1 || call.failed()) return;
-  const std::int64_t most = Segment::kRoom / 4 / size() / 16 * 16;  // of every part at once
+  const std::int64_t most = segment_.room_bytes() / 4 / size() / 16 * 16;  // of every part at once
   for (std::int64_t begin = 0; begin < n; begin += most) {
     const std::int64_t count = std::min(most, n - begin);
     for (int part = 0; part < size(); ++part) copy_bytes(floats(local_) + part * most, data + part * n + begin, at(count) * sizeof(float));
@@ -333,7 +333,7 @@ bool Group::gather(const std::byte* mine, std::int64_t bytes, std::byte* all) {
       if (&here != &there) relayed += (there.size() + here.size() - 1) / here.size();
     most_relayed = std::max(most_relayed, relayed);
   }
-  const std::int64_t most = Segment::kRoom / static_cast<std::int64_t>(1 + most_relayed) / 64 * 64;
+  const std::int64_t most = segment_.room_bytes() / static_cast<std::int64_t>(1 + most_relayed) / 64 * 64;
   for (std::int64_t begin = 0; begin < bytes; begin += most) {
     const std::int64_t count = std::min(most, bytes - begin);
     copy_bytes(segment_.room(local_), mine + begin, at(count));
@@ -404,13 +404,14 @@ bool Group::exchange_here(const std::byte* send, std::span<const std::int64_t> f
   const auto length = [](std::span<const std::int64_t> begins, int rank) { return begins[at(rank) + 1] - begins[at(rank)]; };
   if (length(from, rank_) != length(into, rank_)) return misfit(rank_, length(from, rank_), length(into, rank_));
   copy_bytes(receive + into[at(rank_)], send + from[at(rank_)], at(length(from, rank_)));
+  const std::int64_t room = segment_.room_bytes();
   std::vector<std::vector<std::int64_t>> stream(ranks);  // of every sender: where the blocks of every receiver begin
   std::int64_t rounds = 1;
   for (std::int64_t round = 0; round < rounds; ++round) {
     // The part of block [begin, end) of a stream that passes in this round: pass(offset in the block, offset in the room, bytes).
     const auto window = [&](std::int64_t begin, std::int64_t end, auto&& pass) {
-      const std::int64_t first = std::max(begin, round * Segment::kRoom), last = std::min(end, (round + 1) * Segment::kRoom);
-      if (first < last) pass(first - begin, first - round * Segment::kRoom, at(last - first));
+      const std::int64_t first = std::max(begin, round * room), last = std::min(end, (round + 1) * room);
+      if (first < last) pass(first - begin, first - round * room, at(last - first));
     };
     std::int64_t begin = 0;
     for (std::size_t local = 0; local < ranks; ++local) {
@@ -427,7 +428,7 @@ bool Group::exchange_here(const std::byte* send, std::span<const std::int64_t> f
       if (round == 0) {
         const std::int64_t* counts = segment_.counts(static_cast<int>(local));
         stream[local].assign(counts, counts + ranks + 1);
-        rounds = std::max(rounds, (counts[ranks] + Segment::kRoom - 1) / Segment::kRoom);
+        rounds = std::max(rounds, (counts[ranks] + room - 1) / room);
       }
       if (at(local_) == local) continue;
       const std::int64_t first = stream[local][at(local_)], last = stream[local][at(local_) + 1];
@@ -452,8 +453,8 @@ void Group::broadcast(void* data, std::int64_t bytes, int root) {
   if (size() == 1 || call.failed()) return;
   const bool root_here = at(host_of_[at(root)]) == host_;
   const int source = root_here ? local_of_[at(root)] : 0;
-  for (std::int64_t begin = 0; begin < bytes; begin += Segment::kRoom) {
-    const std::int64_t count = std::min(Segment::kRoom, bytes - begin);
+  for (std::int64_t begin = 0; begin < bytes; begin += segment_.room_bytes()) {
+    const std::int64_t count = std::min(segment_.room_bytes(), bytes - begin);
     auto* piece = static_cast<std::byte*>(data) + begin;
     Exchange exchange(*this);
     if (rank_ == root) {
@@ -512,7 +513,7 @@ std::unique_ptr<Comm> Group::split(int color) {
     places.push_back(places_[at(r)]);
   }
   const auto tag = static_cast<int>(world_->next_tag++);
-  const std::int64_t bytes = Segment::bytes(static_cast<int>(here.size()));
+  const std::int64_t bytes = Segment::bytes(static_cast<int>(here.size()), by_host(places).size() == 1);
   Result<std::shared_ptr<std::byte>> memory;
   std::string created;
   if (here[0] == rank_) memory = world_->memory->create(bytes, created);

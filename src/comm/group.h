@@ -42,7 +42,7 @@ struct Place {
 
 class Group final : public Comm {
  public:
-  // `places` by rank, this one's own at `rank`; hosts may be any numbers. `memory`: Segment::bytes(ranks of this host), shared by them.
+  // `places` by rank, this one's own at `rank`; hosts may be any numbers. `memory`: Segment::bytes(ranks of this host, all are), shared by them.
   Group(std::shared_ptr<World> world, std::vector<Place> places, int rank, int tag, std::shared_ptr<std::byte> memory);
 
   int rank() const override { return rank_; }

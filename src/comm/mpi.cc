@@ -155,7 +155,7 @@ Result<std::shared_ptr<Comm>> join(MpiOptions options) {
   }
 
   // Rank 0's door, and every host's memory.
-  const std::int64_t notices_bytes = Notices::bytes(static_cast<int>(here.size())), segment_bytes = Segment::bytes(static_cast<int>(here.size()));
+  const std::int64_t notices_bytes = Notices::bytes(static_cast<int>(here.size())), segment_bytes = Segment::bytes(static_cast<int>(here.size()), numbers.size() == 1);
   const auto memory = memory_of_processes();
   Shared shared;
   std::string notices_name, segment_name;

@@ -32,10 +32,12 @@ std::int64_t pages(std::int64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
 }  // namespace
 
-std::int64_t Segment::bytes(int ranks) { return pages(ranks * (static_cast<std::int64_t>(sizeof(Flag)) + 2 * counts_bytes(ranks))) + ranks * 2 * kRoom; }
+std::int64_t Segment::bytes(int ranks, bool one_host) {
+  return pages(ranks * (static_cast<std::int64_t>(sizeof(Flag)) + 2 * counts_bytes(ranks))) + ranks * 2 * room_bytes(one_host);
+}
 
-Segment::Segment(std::shared_ptr<std::byte> memory, int rank, int ranks, Failure& failure)
-    : memory_(std::move(memory)), rooms_(memory_.get() + bytes(ranks) - ranks * 2 * kRoom), rank_(rank), ranks_(ranks),
+Segment::Segment(std::shared_ptr<std::byte> memory, int rank, int ranks, bool one_host, Failure& failure)
+    : memory_(std::move(memory)), room_bytes_(room_bytes(one_host)), rooms_(memory_.get() + bytes(ranks, one_host) - ranks * 2 * room_bytes_), rank_(rank), ranks_(ranks),
       spins_(kMostSpins), failure_(failure) {}
 
 void Segment::arrive(std::uint64_t call) {

@@ -14,16 +14,18 @@ namespace inflight::comm {
 
 class Segment {
  public:
-  static constexpr std::int64_t kRoom = std::int64_t{256} << 10;  // bytes of a piece: two rooms a rank of a few ranks stay in L2
-  static std::int64_t bytes(int ranks);
+  // Bytes of a room, which is those of a piece: few on one host, that the rooms of a few ranks stay in L2; many where each piece costs a message to other hosts.
+  static std::int64_t room_bytes(bool one_host) { return std::int64_t{one_host ? 256 : 2048} << 10; }
+  static std::int64_t bytes(int ranks, bool one_host);
 
-  // `memory` begins as zeros, 64-byte aligned, bytes(ranks) long. Waiting ends early when `failure` has happened.
-  Segment(std::shared_ptr<std::byte> memory, int rank, int ranks, Failure& failure);
+  // `memory` begins as zeros, 64-byte aligned, bytes(...) long. Waiting ends early when `failure` has happened.
+  Segment(std::shared_ptr<std::byte> memory, int rank, int ranks, bool one_host, Failure& failure);
 
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
+  std::int64_t room_bytes() const { return room_bytes_; }
 
-  std::byte* room(int rank) { return rooms_ + (rank * 2 + turn_) * kRoom; }
+  std::byte* room(int rank) { return rooms_ + (rank * 2 + turn_) * room_bytes_; }
   // ranks() + 1 numbers beside a room.
   std::int64_t* counts(int rank) { return reinterpret_cast<std::int64_t*>(memory_.get() + ranks_ * static_cast<std::int64_t>(sizeof(Flag)) + (rank * 2 + turn_) * counts_bytes(ranks_)); }
   void turn() { turn_ ^= 1; }
@@ -46,6 +48,7 @@ class Segment {
   Flag& flag(int rank) const { return reinterpret_cast<Flag*>(memory_.get())[rank]; }
 
   std::shared_ptr<std::byte> memory_;
+  const std::int64_t room_bytes_;
   std::byte* rooms_;
   const int rank_, ranks_;
   int spins_;

@@ -98,7 +98,7 @@ std::vector<std::unique_ptr<Comm>> thread_ranks(std::span<const int> hosts) {
     ++by_number[places.back().host].ranks;
   }
   const std::shared_ptr<std::byte> notices = private_memory(Notices::bytes(ranks));  // as if messages had brought news of a failure at once
-  for (auto& [number, host] : by_number) host.segment = private_memory(Segment::bytes(host.ranks));
+  for (auto& [number, host] : by_number) host.segment = private_memory(Segment::bytes(host.ranks, by_number.size() == 1));
   std::vector<std::unique_ptr<Comm>> group;
   for (int rank = 0; rank < ranks; ++rank) {
     auto world = std::make_shared<World>();
