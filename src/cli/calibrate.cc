@@ -63,22 +63,23 @@ Result<int> merge(const Arguments& arguments) {
 }
 
 // One window: its tokens as a prompt, then generated ones.
-void run_window(const Arguments& arguments, ForwardRunner& runner, const std::vector<std::int32_t>& ids, std::int64_t vocabulary, std::vector<float>& logits) {
+Result<void> run_window(const Arguments& arguments, ForwardRunner& runner, const std::vector<std::int32_t>& ids, std::int64_t vocabulary, std::vector<float>& logits) {
   const auto tokens = static_cast<std::int64_t>(ids.size());
   const std::int64_t step = arguments.model.engine.max_num_batched_tokens;
   for (std::int64_t first = 0; first < tokens; first += step) {
     const std::int64_t count = std::min(step, tokens - first);
     const bool last = arguments.decode_tokens > 0 && first + count == tokens;
-    runner.forward({.ids = std::span(ids).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)),
+    TRY(runner.forward({.ids = std::span(ids).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)),
                     .position = first,
                     .rope_length = tokens,
                     .logits_from = count - 1,
-                    .logits = last ? logits.data() : nullptr});
+                    .logits = last ? logits.data() : nullptr}));
   }
   for (std::int64_t i = 0; i < arguments.decode_tokens; ++i) {
     const auto best = static_cast<std::int32_t>(std::max_element(logits.data(), logits.data() + vocabulary) - logits.data());
-    runner.decode({&best, 1}, tokens + i, logits.data());
+    TRY(runner.decode({&best, 1}, tokens + i, logits.data()));
   }
+  return {};
 }
 
 void note_coverage(const std::vector<engine::ExpertCoverage>& coverage) {
@@ -122,6 +123,7 @@ Result<int> run(const Arguments& arguments) {
     calibration.metadata = {{"model", arguments.model.model}, {"architecture", info.architecture}, {"data", arguments.data}, {"windows", std::to_string(counts.windows)},
                             {"prefill_tokens", std::to_string(counts.prefill)}, {"decode_tokens", std::to_string(counts.decode)}, {"compute", arguments.model.engine.compute},
                             {"weights", opened->quantization}};
+    calibration.windows.assign(windows.begin(), windows.begin() + counts.windows);
     return calibration;
   };
 
@@ -131,7 +133,7 @@ Result<int> run(const Arguments& arguments) {
   const auto pass = [&](std::string title, bool counting) -> Result<bool> {
     ProgressBar bar(std::move(title));
     for (std::size_t w = 0; w < windows.size(); ++w) {
-      run_window(arguments, runner, windows[w], info.vocabulary, logits);
+      TRY(run_window(arguments, runner, windows[w], info.vocabulary, logits));
       if (!collector.not_finite().empty())
         return fail(Code::kCorrupt, "{} is infinite or no number in window {}: nothing can be scaled to that; is the checkpoint sound? (--compute fp32 rules out rounding)", collector.not_finite(), w);
       if (counting) {

@@ -1,5 +1,7 @@
 // inflight convert MODEL --quantization NAME --output DIR
 // inflight convert MODEL --quantization tensor_wise_fp8 --scales FILE [--target gaudi --naming ernie] --output DIR
+#include <fmt/ranges.h>
+
 #include <chrono>
 #include <memory>
 #include <string>
@@ -23,11 +25,13 @@ struct Arguments {
   ModelArguments model;
   std::string output;
   engine::Fp8Conversion fp8;
-  bool names_fp8() const { return !fp8.scales.empty() || !fp8.naming.empty() || fp8.expert_scales != "auto" || fp8.percentile != 0 || fp8.mse; }
+  bool names_fp8() const { return !fp8.scales.empty() || !fp8.naming.empty() || fp8.expert_scales != "auto" || fp8.percentile != 0 || fp8.mse || fp8.rounding != "auto" || fp8.plain_share >= 0 || fp8.queries != "auto"; }
 };
 
 Result<void> check_fp8(const engine::Fp8Conversion& fp8) {
   if (!fp8.naming.empty()) TRY(check_choice("--naming", fp8.naming, {"hf", "ernie"}));
+  TRY(check_choice("--queries", fp8.queries, {"auto", "fp8", "plain"}));
+  TRY(check_choice("--rounding", fp8.rounding, {"auto", "compensated", "nearest"}));
   TRY(check_choice("--expert-scales", fp8.expert_scales, {"auto", "tensor", "channel"}));
   if (fp8.percentile < 0 || fp8.percentile > 100) return fail(Code::kInvalidArgument, "--percentile {}: must be above 0 and at most 100", fp8.percentile);
   if (fp8.percentile != 0 && fp8.mse) return fail(Code::kInvalidArgument, "--percentile and --mse are two ways to cut; give one");
@@ -64,19 +68,24 @@ Result<int> run(const Arguments& arguments) {
   std::vector<std::pair<std::string, std::string>> companions;
   if (opened && text::is_gguf_file(opened->folder)) companions = TRY(text::gguf_companions(opened->folder));
   const auto start = std::chrono::steady_clock::now();
-  loader::ExportReport written;
+  engine::Fp8Report report;
+  loader::ExportReport& written = report.written;
   {
     const InterruptGuard guard(/*hard_second=*/false, /*termination=*/true);
     ProgressBar bar("writing");
     const auto progress = [&bar](std::int64_t done, std::int64_t total) { return bar.bytes(done, total), !interrupted(); };
     engine::Fp8Conversion conversion = arguments.fp8;
     if (conversion.naming.empty()) conversion.naming = "hf";
-    if (fp8) written = TRY(engine::convert_fp8(folder, arguments.model.engine, conversion, arguments.output, progress));
+    if (fp8) report = TRY(engine::convert_fp8(folder, arguments.model.engine, conversion, arguments.output, progress));
     else written = TRY(loader::export_model(opened->folder, opened->table, opened->store, arguments.output, progress, std::int64_t{5} << 30, companions));
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   note("wrote {}: {} in {} file{}, {} ({})", arguments.output, human_bytes(written.bytes), written.files, written.files == 1 ? "" : "s", human_seconds(seconds),
        gigabytes_per_second(static_cast<double>(written.bytes), seconds));
+  if (report.moment_tokens > 0) note("weights are rounded with the second moments of their inputs over {} calibration tokens (--rounding nearest: each by itself)", grouped(report.moment_tokens));
+  else if (fp8 && !arguments.fp8.scales.empty()) note("weights are rounded to the nearest");
+  if (report.plain_queries) note("attention leaves queries and probabilities unrounded (--queries fp8: it rounds them)");
+  if (!report.plain.empty()) note("{} matrices stay as stored, where FP8 was measured to cost most: {}", report.plain.size(), fmt::join(report.plain, ", "));
   return kDone;
 }
 
@@ -93,6 +102,9 @@ Action declare_convert(CLI::App& app) {
   app.add_option("--expert-scales", arguments->fp8.expert_scales, "Of routed experts' weights: tensor, channel; auto: channel with ernie's names")->capture_default_str()->group(group);
   app.add_option("--percentile", arguments->fp8.percentile, "Activations are cut at this percentile of their magnitudes rather than at the largest")->group(group);
   app.add_flag("--mse", arguments->fp8.mse, "Activations are cut where that loses least")->group(group);
+  app.add_option("--rounding", arguments->fp8.rounding, "Of weights: compensated (errors make up for one another over the calibration's tokens), nearest; auto: compensated where --scales holds tokens")->capture_default_str()->group(group);
+  app.add_option("--plain-share", arguments->fp8.plain_share, "Share of the weights that stays as stored, where FP8 is measured to cost most; without it 0.1 beside compensated rounding with hf names, else 0")->group(group);
+  app.add_option("--queries", arguments->fp8.queries, "Of attention: fp8, plain (queries and probabilities are not rounded, also with --fp8-sdpa); auto: plain where rounding them is measured to cost much")->capture_default_str()->group(group);
   return {[arguments] { return run(*arguments); }, {arguments, &arguments->model}};
 }
 

@@ -114,6 +114,7 @@ Result<void> Calibration::merge(const Calibration& other) {
     if (added) continue;
     if (auto merged = at->second.merge(stats); !merged) return fail_at(point, std::move(merged).error());
   }
+  windows.insert(windows.end(), other.windows.begin(), other.windows.end());
   // Numbers are counts and add up; other texts that differ are listed.
   for (const auto& [key, value] : other.metadata) {
     const auto [at, added] = metadata.try_emplace(key, value);

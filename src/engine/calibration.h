@@ -75,9 +75,10 @@ struct PointStats {
 struct Calibration {
   std::map<std::string, PointStats> points;      // "model.layers.3.self_attn.q_matmul"
   std::map<std::string, std::string> metadata;   // of our own form: "model", "data", "tokens", "prefill_tokens", "decode_tokens", "compute"...
+  std::vector<std::vector<std::int32_t>> windows;  // of our own form: the tokens that were measured, runs that saw nothing of each other; conversion runs over them again
 
   const PointStats* find(std::string_view point) const;
-  // Points of `other` are merged or added; token counts add up, names of models and data that differ are listed. kInvalidArgument names the point that does not fit.
+  // Points of `other` are merged or added, its windows follow; token counts add up, names of models and data that differ are listed. kInvalidArgument names the point that does not fit.
   Result<void> merge(const Calibration& other);
   // Experts whose maximum is 0 take maximum and histogram of their layer's other experts together (Origin::kOthers). Returns how many did.
   std::int64_t fill_unseen_experts();

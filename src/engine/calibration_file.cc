@@ -23,6 +23,7 @@ constexpr std::string_view kAmax = ".activation_amax", kHistogram = ".activation
 constexpr std::string_view kScale = ".activation_scale";   // of the text form, where it holds the maximum
 constexpr std::string_view kWeightsPoint = ".s_matmul";    // attention weights: at most 1 by what they are
 constexpr std::string_view kForced = "forced_points", kOthers = "filled_points";  // metadata: points by origin, one a line
+constexpr std::string_view kTokens = "tokens", kWindows = "windows";  // tensors: ids of all windows in turn, and how many each has
 constexpr std::int64_t kMostCount = std::int64_t{1} << 60;
 
 Result<void> check_maximum(float value, std::string_view point, std::string_view where) {
@@ -65,6 +66,31 @@ class MaximaReader : public checkpoint::JsonReader {
   std::set<std::string> keys_;
 };
 
+Result<std::vector<std::int32_t>> read_ids(const InputFile& file, const checkpoint::SafetensorsHeader& header, std::string_view name, std::int32_t least, const std::string& path) {
+  const auto tensor = std::ranges::find(header.tensors, name, &checkpoint::TensorInfo::name);
+  if (tensor == header.tensors.end()) return std::vector<std::int32_t>();
+  if (tensor->dtype != DType::kI32) return fail(Code::kCorrupt, "{}: tensor {} is {}, expected I32", path, show(tensor->name), dtype_name(tensor->dtype));
+  std::vector<std::int32_t> numbers(static_cast<std::size_t>(tensor->elements()));
+  TRY(file.read_at(numbers.data(), numbers.size() * sizeof(std::int32_t), tensor->begin));
+  for (const std::int32_t number : numbers)
+    if (number < least) return fail(Code::kCorrupt, "{}: tensor {} holds {}, expected {} or more", path, show(tensor->name), number, least);
+  return numbers;
+}
+
+Result<std::vector<std::vector<std::int32_t>>> read_windows(const InputFile& file, const checkpoint::SafetensorsHeader& header, const std::string& path) {
+  const std::vector<std::int32_t> tokens = TRY(read_ids(file, header, kTokens, 0, path)), lengths = TRY(read_ids(file, header, kWindows, 1, path));
+  std::vector<std::vector<std::int32_t>> windows;
+  std::size_t at = 0;
+  for (const std::int32_t length : lengths) {
+    const auto count = static_cast<std::size_t>(length);
+    if (count > tokens.size() - at) break;
+    windows.emplace_back(tokens.begin() + static_cast<std::ptrdiff_t>(at), tokens.begin() + static_cast<std::ptrdiff_t>(at + count));
+    at += count;
+  }
+  if (windows.size() != lengths.size() || at != tokens.size()) return fail(Code::kCorrupt, "{}: its {} windows are not of the {} tokens that it holds", path, lengths.size(), tokens.size());
+  return windows;
+}
+
 Result<Calibration> read_own(const std::string& path) {
   const InputFile file = TRY(InputFile::open(path));
   checkpoint::SafetensorsHeader header = TRY(checkpoint::read_header(file));
@@ -85,7 +111,7 @@ Result<Calibration> read_own(const std::string& path) {
     TRY(add_point(calibration, split(tensor.name, kAmax), amax, path));
   }
   for (const checkpoint::TensorInfo& tensor : header.tensors) {
-    if (tensor.name.ends_with(kAmax)) continue;
+    if (tensor.name.ends_with(kAmax) || tensor.name == kTokens || tensor.name == kWindows) continue;
     const bool histogram = tensor.name.ends_with(kHistogram);
     if (!histogram && !tensor.name.ends_with(kChannels)) return fail(Code::kCorrupt, "{}: tensor {} has no place in a calibration of version {}", path, show(tensor.name), kVersion);
     const std::string point = split(tensor.name, histogram ? kHistogram : kChannels);
@@ -119,6 +145,7 @@ Result<Calibration> read_own(const std::string& path) {
   }
   for (const std::string_view key : {std::string_view("format"), std::string_view("version"), kForced, kOthers}) header.metadata.erase(std::string(key));
   calibration.metadata = std::move(header.metadata);
+  calibration.windows = TRY(read_windows(file, header, path));
   return finish(std::move(calibration), path);
 }
 
@@ -187,6 +214,13 @@ Result<void> write_calibration(const Calibration& calibration, const std::string
     tensors.push_back({point + std::string(kAmax), DType::kF32, {1}});
     if (!stats.channels.empty()) tensors.push_back({point + std::string(kChannels), DType::kF32, {static_cast<std::int64_t>(stats.channels.size())}});
   }
+  std::vector<std::int32_t> tokens, lengths;
+  for (const std::vector<std::int32_t>& window : calibration.windows) {
+    tokens.insert(tokens.end(), window.begin(), window.end());
+    lengths.push_back(static_cast<std::int32_t>(window.size()));
+  }
+  for (const auto& [name, numbers] : {std::pair{kTokens, &tokens}, {kWindows, &lengths}})
+    if (!lengths.empty()) tensors.push_back({std::string(name), DType::kI32, {static_cast<std::int64_t>(numbers->size())}});
   checkpoint::SafetensorsWriter writer = TRY(checkpoint::SafetensorsWriter::create(path, std::move(tensors), metadata));
   for (const auto& [point, stats] : calibration.points)
     if (!stats.histogram.empty()) TRY(writer.write(point + std::string(kHistogram), stats.histogram.data(), stats.histogram.size() * sizeof(std::int64_t)));
@@ -194,6 +228,8 @@ Result<void> write_calibration(const Calibration& calibration, const std::string
     TRY(writer.write(point + std::string(kAmax), &stats.amax, sizeof(float)));
     if (!stats.channels.empty()) TRY(writer.write(point + std::string(kChannels), stats.channels.data(), stats.channels.size() * sizeof(float)));
   }
+  for (const auto& [name, numbers] : {std::pair{kTokens, &tokens}, {kWindows, &lengths}})
+    if (!lengths.empty()) TRY(writer.write(std::string(name), numbers->data(), numbers->size() * sizeof(std::int32_t)));
   return writer.commit();
 }
 

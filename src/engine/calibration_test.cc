@@ -120,7 +120,8 @@ TEST(Calibration, runs_merge_as_if_they_were_one) {
   std::vector<float> both = a;
   both.insert(both.end(), b.begin(), b.end());
   Calibration one{.points = {{"x", stats_of(a)}, {"y", stats_of(a)}}, .metadata = {{"tokens", "4"}, {"model", "m"}, {"data", "a.txt"}}};
-  const Calibration two{.points = {{"x", stats_of(b)}, {"z", stats_of(b)}}, .metadata = {{"tokens", "3"}, {"model", "m"}, {"data", "b.txt"}}};
+  const Calibration two{.points = {{"x", stats_of(b)}, {"z", stats_of(b)}}, .metadata = {{"tokens", "3"}, {"model", "m"}, {"data", "b.txt"}}, .windows = {{4}}};
+  one.windows = {{1, 2}, {3}};
   one.points["x"].channels = {1, 2};
   Calibration other = two;
   other.points["x"].channels = {3, 0.25f};
@@ -128,6 +129,7 @@ TEST(Calibration, runs_merge_as_if_they_were_one) {
   EXPECT_EQ(one.points.size(), 3u);
   EXPECT_EQ(one.points["x"].histogram, stats_of(both).histogram);
   EXPECT_EQ(one.points["x"].amax, 3);
+  EXPECT_EQ(one.windows, (std::vector<std::vector<std::int32_t>>{{1, 2}, {3}, {4}}));
   EXPECT_EQ(one.points["x"].channels, (std::vector<float>{3, 2}));
   EXPECT_EQ(one.metadata, (std::map<std::string, std::string>{{"tokens", "7"}, {"model", "m"}, {"data", "a.txt, b.txt"}}));
   other.points["x"].channels = {1};
@@ -164,10 +166,12 @@ TEST(CalibrationFile, own_form_comes_back) {
                           .metadata = {{"model", "tiny"}, {"tokens", "12"}}};
   calibration.points["a.q_matmul"].channels = {0, 3.5f, 2};
   calibration.points["l.experts.1.d"].origin = Origin::kForced;
+  calibration.windows = {{1, 2, 3}, {7}, {0, 100000}};
   ASSERT_TRUE(write_calibration(calibration, scratch.at("c.safetensors")));
   const auto read = read_calibration(scratch.at("c.safetensors"));
   ASSERT_TRUE(read) << read.error().message;
   EXPECT_EQ(read->metadata, calibration.metadata);
+  EXPECT_EQ(read->windows, calibration.windows);
   ASSERT_EQ(read->points.size(), 4u);
   for (const auto& [point, stats] : calibration.points) {
     const PointStats& got = *read->find(point);
@@ -273,6 +277,16 @@ TEST(CalibrationFile, own_form_that_contradicts_itself) {
   Own listed = Own().add("a.activation_amax", DType::kF32, one);
   listed.metadata["forced_points"] = "b\n";
   EXPECT_THAT(error_of(listed.read()), HasSubstr("\"forced_points\" names \"b\""));
+  const auto with_tokens = [&](const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& lengths) {
+    return error_of(Own().add("a.activation_amax", DType::kF32, one).add("tokens", DType::kI32, tokens).add("windows", DType::kI32, lengths).read());
+  };
+  EXPECT_EQ(with_tokens({1, 2, 3}, {1, 2}), "");
+  EXPECT_THAT(with_tokens({1, 2, 3}, {1, 1}), HasSubstr("its 2 windows are not of the 3 tokens"));
+  EXPECT_THAT(with_tokens({1, 2, 3}, {1, 2147483647}), HasSubstr("its 2 windows are not of the 3 tokens"));
+  EXPECT_THAT(with_tokens({1, 2, 3}, {0, 3}), HasSubstr("\"windows\" holds 0, expected 1 or more"));
+  EXPECT_THAT(with_tokens({1, -2, 3}, {3}), HasSubstr("\"tokens\" holds -2, expected 0 or more"));
+  EXPECT_THAT(error_of(Own().add("a.activation_amax", DType::kF32, one).add("tokens", DType::kI32, std::vector<std::int32_t>{1}).read()), HasSubstr("its 0 windows are not of the 1 tokens"));
+  EXPECT_THAT(error_of(Own().add("a.activation_amax", DType::kF32, one).add("tokens", DType::kF32, one).read()), HasSubstr("expected I32"));
 }
 
 TEST(CalibrationFile, a_cut_file_is_refused) {

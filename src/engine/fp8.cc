@@ -18,6 +18,7 @@ Result<Fp8Scales> find_scales(const checkpoint::Checkpoint& checkpoint, const pa
   const loader::StoredActivations stored = TRY(loader::stored_activations(config));
   const bool gaudi = options.fp8_target == "gaudi";
   Fp8Scales result{.scales = {}, .declared = stored.scheme, .bound = gaudi ? kGaudiE4m3Max : stored.bound != 0 ? stored.bound : kE4m3Max};
+  result.plain_queries = stored.plain_queries && options.fp8_amax.empty();
   if (!options.fp8_amax.empty()) {
     for (const auto& [point, stats] : TRY(read_calibration(options.fp8_amax)).points) result.scales.scale[point] = PointStats::scale(stats.absmax(), result.bound);
   } else {

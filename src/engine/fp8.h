@@ -18,6 +18,7 @@ struct Fp8Scales {
   quant::ActivationScales scales;
   std::string_view declared = "none";  // what the checkpoint says of activations: "static", "dynamic" or "none"
   float bound = 448;
+  bool plain_queries = false;            // the checkpoint says that attention rounds neither queries nor probabilities, also with --fp8-sdpa
 };
 Result<Fp8Scales> find_scales(const checkpoint::Checkpoint& checkpoint, const params::ParamTable& table, const EngineOptions& options);
 

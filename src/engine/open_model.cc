@@ -254,7 +254,8 @@ Result<std::unique_ptr<OpenedModel>> open_rank(const std::string& folder, const 
   opened->runtime->compute = compute;
   opened->runtime->attention_scales = TRY(attention_scales(opened->table, options, opened->model->info().layers, scales.scales, opened->notes));
   opened->runtime->fp8_bound = scales.bound;
-  opened->runtime->fp8_attention = options.fp8_sdpa;
+  opened->runtime->fp8_attention = options.fp8_sdpa && !scales.plain_queries;
+  if (options.fp8_sdpa && scales.plain_queries) opened->notes.push_back("queries and probabilities are not rounded to FP8, as config.json asks (fp8_queries); keys and values are");
   opened->ranks = group;
   opened->topology = topology;
   opened->options = options;

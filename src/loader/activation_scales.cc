@@ -143,6 +143,7 @@ Result<StoredActivations> stored_activations(const JsonView& config) {
       stored.scheme = dynamic != inputs->end() && *dynamic == true ? "dynamic" : "static";
     }
   }
+  stored.plain_queries = text_of(*block, "fp8_queries") == "plain";
   const std::string target = text_of(*block, "fp8_target");
   if (!target.empty() && target != "ocp" && target != "gaudi") return fail(Code::kCorrupt, "{}: quantization_config: \"fp8_target\" is \"{}\"; known are \"ocp\" and \"gaudi\"", config.where, target);
   if (!target.empty()) stored.bound = target == "gaudi" ? kGaudiE4m3Max : kE4m3Max;

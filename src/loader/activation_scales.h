@@ -30,6 +30,7 @@ std::vector<ScaleTensor> scale_tensors(const checkpoint::Checkpoint& checkpoint,
 struct StoredActivations {
   std::string_view scheme = "none";  // "static": scales are in the checkpoint; "dynamic": each token has its own; "none": they stay as they are (also: scales for parts of a token)
   float bound = 0;                   // 448 or 240, the largest code that the scales are made for; 0: not said
+  bool plain_queries = false;        // attention is meant to round neither queries nor probabilities, although they have scales
 };
 Result<StoredActivations> stored_activations(const JsonView& config);
 

@@ -77,10 +77,11 @@ class Exporter {
   float scale_of(const std::string& point, bool attention);
   TensorSpec scale_spec(std::string name, std::vector<std::int64_t> shape) const { return {std::move(name), paddle_ ? DType::kBF16 : DType::kF32, std::move(shape)}; }
 
-  Result<void> write(const Step& step, checkpoint::SafetensorsWriter& writer);
+  using GoOn = std::function<bool()>;
+  Result<void> write(const Step& step, checkpoint::SafetensorsWriter& writer, const GoOn& go_on);
   Result<void> copy(const Step& step, checkpoint::SafetensorsWriter& writer) const;
   Result<void> write_numbers(const Step& step, checkpoint::SafetensorsWriter& writer) const;
-  Result<void> write_converted(const Step& step, checkpoint::SafetensorsWriter& writer);
+  Result<void> write_converted(const Step& step, checkpoint::SafetensorsWriter& writer, const GoOn& go_on);
   Result<void> write_scales(const TensorSpec& spec, const std::vector<float>& scales, checkpoint::SafetensorsWriter& writer) const;
 
   const Checkpoint& checkpoint_;
@@ -288,11 +289,12 @@ Result<void> Exporter::write_scales(const TensorSpec& spec, const std::vector<fl
   return writer.write(spec.name, out.data(), out.size());
 }
 
-Result<void> Exporter::write_converted(const Step& step, checkpoint::SafetensorsWriter& writer) {
+Result<void> Exporter::write_converted(const Step& step, checkpoint::SafetensorsWriter& writer, const GoOn& go_on) {
   const ParamSpec& row = table_.rows[step.param];
   quant::Fp8Rule rule{.bound = options_.bound, .bf16_scales = paddle_, .transposed = paddle_};
   if (options_.blocks) rule.scales = quant::Fp8Rule::Scales::kBlocks;
   else if (row.role == Role::kExpert && options_.expert_channels) rule.scales = quant::Fp8Rule::Scales::kOutput;
+  if (options_.factors && !options_.blocks) rule.factor = TRY(options_.factors(params::input_point(row), go_on));
   std::int64_t first = 0;
   quant::Fp8Rows rows;
   for (std::size_t t = 0; t < step.tensors.size(); ++t) {
@@ -311,11 +313,11 @@ Result<void> Exporter::write_converted(const Step& step, checkpoint::Safetensors
   return {};
 }
 
-Result<void> Exporter::write(const Step& step, checkpoint::SafetensorsWriter& writer) {
+Result<void> Exporter::write(const Step& step, checkpoint::SafetensorsWriter& writer, const GoOn& go_on) {
   switch (step.kind) {
     case Step::Kind::kCopy: return copy(step, writer);
     case Step::Kind::kNumbers: return write_numbers(step, writer);
-    case Step::Kind::kConvert: return write_converted(step, writer);
+    case Step::Kind::kConvert: return write_converted(step, writer, go_on);
     case Step::Kind::kValue: return write_scales(step.tensors[0], {step.value}, writer);
   }
   return {};
@@ -360,9 +362,10 @@ Result<ExportReport> Exporter::run(const std::string& output_folder, const Progr
           }
         TRY(reader_.load(params));
       }
-      TRY(write(steps_[s], writer));
+      const auto go_on = [&] { return !progress || progress(done, total); };
+      TRY(write(steps_[s], writer, go_on));
       done += steps_[s].bytes;
-      if (progress && !progress(done, total)) return fail(Code::kCancelled, "stopped while writing \"{}\": nothing is left there", output_folder);
+      if (!go_on()) return fail(Code::kCancelled, "stopped while writing \"{}\": nothing is left there", output_folder);
     }
     TRY(writer.commit());
   }
@@ -392,6 +395,8 @@ Fp8Policy fp8_policy(const quant::FormatPolicy& policy, const params::ParamTable
 Result<ExportReport> export_fp8(const Checkpoint& checkpoint, const params::ParamTable& table, const LoadPlan& plan, const quant::FormatPolicy& policy, const Fp8Export& options,
                                 const quant::Kernels& kernels, ThreadPool& pool, const std::string& output_folder, const Progress& progress) {
   if (options.bound != kE4m3Max && options.bound != kGaudiE4m3Max) return fail(Code::kInvalidArgument, "FP8 codes end at 448 or 240, not at {}", options.bound);
+  if (options.plain_queries && (options.naming == Naming::kPaddle || !options.activations))
+    return fail(Code::kInvalidArgument, "--queries plain goes with --naming hf and --scales");
   if (options.naming == Naming::kPaddle && options.blocks) return fail(Code::kInvalidArgument, "--naming ernie holds tensor_wise_fp8 weights; block_wise_fp8 goes with --naming hf");
   if (options.naming == Naming::kPaddle && !options.activations)
     return fail(Code::kInvalidArgument, "--naming ernie needs static scales of activations: give --scales FILE (`inflight calibrate` makes it)");

@@ -2,6 +2,7 @@
 // so that memory holds one of them and not the model. Names, shapes and conventions: docs/formats/tensor_wise_fp8.md.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -13,9 +14,14 @@
 #include "loader/export.h"
 #include "loader/load.h"
 #include "params/param_spec.h"
+#include "quant/compensated_rounding.h"
 #include "quant/policy.h"
 
 namespace inflight::loader {
+
+// What the weights of matrices that take a point (params/points.h) are rounded with; nullptr: each to the nearest. go_on may be asked now and then; false: kCancelled.
+// Asked for in the order of the table; good until the next call.
+using RoundingFactors = std::function<Result<const quant::RoundingFactor*>(const std::string& point, const std::function<bool()>& go_on)>;
 
 struct Fp8Export {
   enum class Naming {
@@ -29,6 +35,8 @@ struct Fp8Export {
   bool activations = false;       // static scales of activations are written
   std::map<std::string, float, std::less<>> absmax;  // the largest |x| (or where it is cut) by point; FP8 scales are absmax / bound; 0: only zeros were seen, as if 1
   std::int64_t max_shard_bytes = std::int64_t{5'000'000'000};
+  RoundingFactors factors = {};   // none: every weight to the nearest
+  bool plain_queries = false;     // config.json asks for attention that rounds neither queries nor probabilities; kHuggingFace
 };
 
 // Whether the policy makes the table's matrices FP8 and nothing else: kNone where none is, kMixed where other formats (or FP8 of two kinds, or an FP8 head) are beside.

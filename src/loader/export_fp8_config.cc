@@ -52,6 +52,8 @@ Result<Json> fp8_config(const Json& config, const params::ParamTable& table, con
       result["torch_dtype"] = type;
     }
     result["quantization_config"] = options.blocks ? block_wise(options, plain_modules) : tensor_wise(options, experts, plain_modules);
+    if (options.factors && !options.blocks) result["quantization_config"]["fp8_rounding"] = "compensated";
+    if (options.plain_queries) result["quantization_config"]["fp8_queries"] = "plain";
     return result;
   }
   if ((dense && plain_dense) || (experts && plain_experts))
@@ -62,6 +64,7 @@ Result<Json> fp8_config(const Json& config, const params::ParamTable& table, con
   Json quantization = {{"quantization", "mix_quant"}, {"kv_cache_quant_type", options.bound == kGaudiE4m3Max ? "float8_e4m3" : "float8_e4m3fn"}, {"is_quantized", true}};
   if (dense) quantization["dense_quant_type"] = "tensor_wise_fp8";
   if (experts || dense) quantization["moe_quant_type"] = plain_experts ? Json(nullptr) : Json("tensor_wise_fp8");
+  if (options.factors) quantization["fp8_rounding"] = "compensated";
   result["quantization_config"] = std::move(quantization);
   return result;
 }

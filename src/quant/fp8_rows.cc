@@ -43,6 +43,25 @@ Fp8Rows quantize_rows(const Matrix& matrix, std::int64_t first, std::int64_t row
   for (float& scale : result.scales) scale = rule.bf16_scales ? bf16_to_float(float_to_bf16(std::max(scale, kLeastAbsmax) / rule.bound)) : scale / rule.bound;
 
   result.codes.resize(static_cast<std::size_t>(rows * inputs));
+  if (rule.factor) {
+    constexpr std::int64_t kRows = RoundingFactor::kRows;
+    pool.parallel_for(pieces(rows, kRows), [&](std::int64_t begin, std::int64_t end) {
+      std::vector<float> numbers(static_cast<std::size_t>(kRows * inputs));
+      std::vector<std::uint8_t> codes(numbers.size());
+      for (std::int64_t piece = begin; piece < end; ++piece) {
+        const std::int64_t row = piece * kRows, n = std::min(kRows, rows - row);
+        float scales[kRows];
+        for (std::int64_t r = 0; r < n; ++r) {
+          matrix.format->dequantize(matrix, first + row + r, numbers.data() + r * inputs);
+          scales[r] = result.scales[static_cast<std::size_t>((row + r) / together)];
+        }
+        rule.factor->round(numbers.data(), static_cast<int>(n), scales, rule.bound, kernels, codes.data());
+        for (std::int64_t r = 0; r < n; ++r)
+          for (std::int64_t k = 0; k < inputs; ++k) result.codes[static_cast<std::size_t>(rule.transposed ? k * rows + row + r : (row + r) * inputs + k)] = codes[static_cast<std::size_t>(r * inputs + k)];
+      }
+    });
+    return result;
+  }
   each_panel([&](std::int64_t row, const SourceRows& source) {
     std::vector<float> scales(static_cast<std::size_t>(groups * kPanel));
     std::vector<std::uint8_t> panel(static_cast<std::size_t>(kernels::e4m3_panel_bytes(inputs)));

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "quant/compensated_rounding.h"
 #include "quant/matrix.h"
 
 namespace inflight::quant {
@@ -13,6 +14,7 @@ struct Fp8Rule {
   float bound = 448;
   bool bf16_scales = false;  // scales are rounded to BF16, and weights divided by what is stored; a matrix of zeros has the scale 1e-8 / bound
   bool transposed = false;   // codes [inputs, outputs]
+  const RoundingFactor* factor = nullptr;  // errors of a row's codes make up for one another (kMatrix, kOutput); nullptr: each is the nearest
 };
 
 struct Fp8Rows {
