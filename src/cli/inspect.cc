@@ -33,9 +33,11 @@ std::vector<std::int64_t> slot_shape(const quant::Slot& slot, const params::Para
   return {slot.outputs, slot.inputs};
 }
 
+bool spreads_experts(const engine::EngineOptions& parallel) { return parallel.enable_expert_parallel || parallel.data_parallel_size > 1; }
+
 // Over what the ranks share a parameter.
 std::string_view split_name(const params::ParamSpec& row, const engine::EngineOptions& parallel) {
-  if (row.expert >= 0 && parallel.enable_expert_parallel) return "experts";
+  if (row.expert >= 0 && spreads_experts(parallel)) return "experts";
   if (row.split == params::Split::kReplicate) return "none";
   return row.split == params::Split::kOutputs ? "outputs" : "inputs";
 }
@@ -78,8 +80,9 @@ OrderedJson plan_json(const engine::ModelPlan& plan, const std::string& quantiza
     json["parameters"].push_back({{"name", row.full_name()}, {"shape", slot_shape(slot, row)}, {"pieces", std::move(pieces)}, {"format", format_name(slot)}, {"bytes", slot_bytes(slot)},
                                   {"split", split_name(row, parallel)}});
   }
-  json["tensor_parallel_size"] = plan.ranks.size();
-  json["expert_parallel"] = parallel.enable_expert_parallel;
+  json["tensor_parallel_size"] = parallel.tensor_parallel_size;
+  json["data_parallel_size"] = parallel.data_parallel_size;
+  json["expert_parallel"] = spreads_experts(parallel);
   json["ranks"] = OrderedJson::array();
   engine::RankPlan most, sum;
   for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
@@ -177,7 +180,7 @@ std::string plan_text(const engine::ModelPlan& plan, const engine::EngineOptions
     text += fmt::format("rank {} of {}: weights {} ({} bytes), staging while loading {}, KV cache {} a token, reads {}\n", rank, plan.ranks.size(), human_bytes(r.weight_bytes), grouped(r.weight_bytes),
                         human_bytes(r.staging_bytes), human_bytes(r.kv_bytes_per_token), human_bytes(r.source_bytes));
   }
-  if (plan.ranks.size() > 1) text += fmt::format("experts are {}\n", parallel.enable_expert_parallel ? "spread whole over the ranks" : "cut like all other matrices");
+  if (plan.ranks.size() > 1) text += fmt::format("experts are {}\n", spreads_experts(parallel) ? "spread whole over the ranks" : "cut like all other matrices");
   text += fmt::format("read from the checkpoint: {}\nmemory: {} a rank to load, {} available here ({}){}\n", human_bytes(source), human_bytes(needed), human_bytes(memory.bytes), memory.source,
                       needed > memory.bytes ? ": too little" : "");
   for (const std::string& line : plan.ignored) text += fmt::format("ignored tensor: {}\n", line);

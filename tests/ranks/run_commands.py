@@ -231,6 +231,40 @@ def a_batch_from_a_file_and_from_a_pipe():
 
 
 @case
+def groups_of_ranks_have_sequences_of_their_own():
+    lines = "".join(json.dumps({"prompt": f"number {i}", "max_tokens": 8, "ignore_eos": True}) + "\n" for i in range(5))
+    arguments = ["generate", model("tiny-ernie4_5-moe"), "--compute", "fp32", "--prompts", "-"]
+    with tempfile.TemporaryDirectory() as tmp:
+        loads = os.path.join(tmp, "loads")
+        one = done([BINARY, *arguments, "--expert-load", loads], stdin=lines)[0]
+        with open(loads, encoding="utf-8") as file:
+            counted = json.load(file)
+        for more in (["--data-parallel-size", "2"], [*parallel(2), "--data-parallel-size", "2"]):
+            if done([BINARY, *arguments, *more, "--expert-load", loads], stdin=lines)[0] != one:
+                raise Failed(f"{more}: other answers than one rank's")
+            with open(loads, encoding="utf-8") as file:
+                if json.load(file) != counted:
+                    raise Failed(f"{more}: other loads of experts than on one rank")
+    for more in (["--data-parallel-size", "2"], parallel(2, "--enable-expert-parallel")):
+        out, err = done([BINARY, *arguments, *more, "--enable-eplb", "--redundant-experts", "2", "--eplb-interval", "2"], stdin=lines)
+        if out != one:
+            raise Failed(f"{more} with EPLB: other answers than one rank's")
+        must(err, "experts were placed by their loads")
+
+
+@case
+def groups_with_sequences_of_their_own_give_the_same_answers():
+    lines = "".join(json.dumps({"prompt": f"number {i}", "max_tokens": 6, "ignore_eos": True}) + "\n" for i in range(6))
+    command = [BINARY, "generate", model("tiny-qwen3-moe"), "--prompts", "-", "--compute", "fp32"]
+    one = done(command, stdin=lines)[0]
+    for flags in (["--data-parallel-size", "2"], ["--data-parallel-size", "2", "--tensor-parallel-size", "2"], [*parallel(2), "--enable-expert-parallel", "--enable-eplb", "--redundant-experts", "2", "--eplb-interval", "4"]):
+        if done([*command, *flags], stdin=lines)[0] != one:
+            raise Failed(f"{' '.join(flags)}: other answers than one rank's")
+    if done(mpirun(4, *command[1:], "--data-parallel-size", "4"), stdin=lines)[0].replace("\r\n", "\n") != one:
+        raise Failed("four groups under mpirun: other answers than one rank's")
+
+
+@case
 def eval_and_its_reference():
     arguments = ["eval", model("tiny-qwen3"), "--data", os.path.join(TESTS, "text", "heldout.txt"), "--window", "32", "--windows", "2", "--json", "--compute", "fp32", "--reference", model("tiny-qwen3"),
                  "--quantization", "wint8"]
