@@ -193,7 +193,7 @@ CASES = {
     "rank 1 of 2 hangs": trouble((2,), ("busy", "1", "600", "stuck", "3"), nothing,
                                  r"rank 1 on host host-0 \(pid \d+\) hangs: others wait for it, and it has not moved for 3 s, last state: step 20, layer 3"),
     "rank 1 of 2 ends early": trouble((2,), ("early", "1"), nothing, r"rank [01] .*ranks are out of step: .* the end of 0.*"),
-    "mpirun ended": trouble((2,), (), lambda run: run.job.terminate(), r"rank 0 was asked to end \(SIGTERM\) while: .*"),
+    "mpirun ended": trouble((2,), (), lambda run: run.job.terminate(), r"rank [01] was asked to end \(SIGTERM\) while: .*"),
 }
 
 
