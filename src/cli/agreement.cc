@@ -39,6 +39,7 @@ Facts facts_of(const engine::EngineOptions& options) {
           {"--enable-expert-parallel", number(options.enable_expert_parallel)},
           {"--enable-eplb", number(options.enable_eplb)},
           {"--redundant-experts", number(options.redundant_experts)},
+          {"--eplb-interval", number(options.eplb_interval)},
           {"--max-model-len", number(options.max_model_len)},
           {"--max-num-seqs", number(options.max_num_seqs)},
           {"--max-num-batched-tokens", number(options.max_num_batched_tokens)},
