@@ -1,13 +1,11 @@
 #include "loader/exchange.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstring>
 #include <map>
 #include <mutex>
 
-#include "kernels/fp8.h"
 #include "loader/first_error.h"
 #include "loader/transpose.h"
 #include "tensor/buffer.h"
@@ -215,7 +213,7 @@ class Loader {
     for (std::int64_t at = 0; at < part.chunk.rows; at += quant::kPanelRows) {
       const auto n = static_cast<int>(std::min(quant::kPanelRows, part.chunk.rows - at));
       const quant::SourceRows rows = rows_of(part, numbers, at, n);
-      if (const std::int64_t bad = context_.kernels.fp8->absmax(rows, format.scale_inputs(), most.data()); bad >= 0)
+      if (const std::int64_t bad = quant::absmax(context_.kernels, rows, format.scale_inputs(), most.data()); bad >= 0)
         return std::unexpected(sink_.not_finite({part.chunk.route, part.chunk.row + at, n}, rows, bad, plan_.params.slots[plan_.routes[part.chunk.route].param].lead));
       if (format.shared) lock.lock();  // other parts may have the same scales
       for (int r = 0; r < n; ++r) {

@@ -1,6 +1,7 @@
 #include "quant/matrix.h"
 
 #include "base/bf16.h"
+#include "kernels/fp8.h"
 
 namespace inflight::quant {
 
@@ -8,6 +9,8 @@ std::int64_t Matrix::bytes() const {
   const PackedBytes packed = format->bytes(outputs, inputs, group);
   return packed.codes + packed.offsets + (group != 0 && !scales_fp16 ? static_cast<std::int64_t>(wide_scales.bytes()) : packed.scales);
 }
+
+std::int64_t absmax(const Kernels& kernels, const SourceRows& source, std::int64_t group, float* out) { return kernels.fp8->absmax(source, group, out); }
 
 Result<void> begin(Matrix& matrix, bool half_scales) {
   if (matrix.group == 0) return {};

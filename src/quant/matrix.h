@@ -46,6 +46,9 @@ struct Matrix {
   std::int64_t bytes() const;
 };
 
+// out [rows][groups of `group` inputs; 0: all]: the largest magnitudes. Returns as Format::store.
+std::int64_t absmax(const Kernels& kernels, const SourceRows& source, std::int64_t group, float* out);
+
 // Prepares the scale staging of group formats. Called once, before the first store or import. half_scales: every scale will be imported and is stored
 // in FP16; formats that can then need no staging, and the matrix keeps them as they are.
 Result<void> begin(Matrix& matrix, bool half_scales = false);
