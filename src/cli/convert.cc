@@ -33,6 +33,9 @@ Result<void> check_fp8(const engine::Fp8Conversion& fp8) {
   TRY(check_choice("--queries", fp8.queries, {"auto", "fp8", "plain"}));
   TRY(check_choice("--rounding", fp8.rounding, {"auto", "compensated", "nearest"}));
   TRY(check_choice("--expert-scales", fp8.expert_scales, {"auto", "tensor", "channel"}));
+  if (fp8.plain_share > 1) return fail(Code::kInvalidArgument, "--plain-share {}: must be from 0 to 1", fp8.plain_share);
+  if (fp8.scales.empty() && (fp8.rounding == "compensated" || fp8.plain_share > 0 || fp8.queries == "plain"))
+    return fail(Code::kInvalidArgument, "--rounding, --plain-share and --queries say what is made of a calibration; give --scales FILE too");
   if (fp8.percentile < 0 || fp8.percentile > 100) return fail(Code::kInvalidArgument, "--percentile {}: must be above 0 and at most 100", fp8.percentile);
   if (fp8.percentile != 0 && fp8.mse) return fail(Code::kInvalidArgument, "--percentile and --mse are two ways to cut; give one");
   if ((fp8.percentile != 0 || fp8.mse) && fp8.scales.empty()) return fail(Code::kInvalidArgument, "{} says where --scales FILE is cut; give that too", fp8.mse ? "--mse" : "--percentile");
@@ -103,7 +106,7 @@ Action declare_convert(CLI::App& app) {
   app.add_option("--percentile", arguments->fp8.percentile, "Activations are cut at this percentile of their magnitudes rather than at the largest")->group(group);
   app.add_flag("--mse", arguments->fp8.mse, "Activations are cut where that loses least")->group(group);
   app.add_option("--rounding", arguments->fp8.rounding, "Of weights: compensated (errors make up for one another over the calibration's tokens), nearest; auto: compensated where --scales holds tokens")->capture_default_str()->group(group);
-  app.add_option("--plain-share", arguments->fp8.plain_share, "Share of the weights that stays as stored, where FP8 is measured to cost most; without it 0.1 beside compensated rounding with hf names, else 0")->group(group);
+  app.add_option("--plain-share", arguments->fp8.plain_share, "Share of the weights that stays as stored, where FP8 is measured to cost most; without it 0.2 beside compensated rounding with hf names, else 0")->group(group);
   app.add_option("--queries", arguments->fp8.queries, "Of attention: fp8, plain (queries and probabilities are not rounded, also with --fp8-sdpa); auto: plain where rounding them is measured to cost much")->capture_default_str()->group(group);
   return {[arguments] { return run(*arguments); }, {arguments, &arguments->model}};
 }

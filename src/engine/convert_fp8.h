@@ -10,7 +10,7 @@
 
 namespace inflight::engine {
 
-inline constexpr double kPlainShare = 0.1;
+inline constexpr double kPlainShare = 0.2;
 
 struct Fp8Conversion {
   std::string scales;                 // a calibration file (calibration.h); "": activations have no static scales
