@@ -235,7 +235,7 @@ def read_safetensors(path):
         if name == "__metadata__":
             continue
         begin, end = info["data_offsets"]
-        kind, width = {"F32": ("f", 4), "I64": ("q", 8)}[info["dtype"]]
+        kind, width = {"F32": ("f", 4), "I32": ("i", 4), "I64": ("q", 8)}[info["dtype"]]
         tensors[name] = (info["shape"], struct.unpack(f"<{(end - begin) // width}{kind}", data[8 + size + begin:8 + size + end]))
     return tensors
 
