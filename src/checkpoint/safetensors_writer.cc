@@ -42,6 +42,11 @@ Result<std::string> header_text(const std::vector<TensorSpec>& tensors, const st
   return text;
 }
 
+std::string without_last_slashes(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
 }  // namespace
 
 Result<std::int64_t> TensorSpec::bytes() const {
@@ -111,8 +116,7 @@ Result<void> SafetensorsWriter::commit() {
 }
 
 Result<OutputFolder> OutputFolder::create(const std::string& target) {
-  std::string plain = target;
-  while (plain.size() > 1 && plain.back() == '/') plain.pop_back();
+  const std::string plain = without_last_slashes(target);
   std::error_code error;
   const fs::file_status status = fs::symlink_status(plain, error);
   if (plain.empty() || plain == "/" || plain == "." || plain == "..")
@@ -129,6 +133,11 @@ Result<OutputFolder> OutputFolder::create(const std::string& target) {
                 "cannot create folder \"{}\": {}", part, std::strerror(errno));
   }
   return OutputFolder(plain, part);
+}
+
+OutputFolder OutputFolder::join(const std::string& target) {
+  const std::string plain = without_last_slashes(target);
+  return OutputFolder(plain, plain + ".part");
 }
 
 OutputFolder::OutputFolder(OutputFolder&& other) noexcept : target_(std::move(other.target_)), part_(std::exchange(other.part_, {})) {}

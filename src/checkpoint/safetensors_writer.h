@@ -58,10 +58,13 @@ class OutputFolder {
  public:
   // kInvalidArgument: `target` exists and is not an empty folder, or "<target>.part" is left from an earlier run.
   static Result<OutputFolder> create(const std::string& target);
+  // The folder that another process has created for `target` and will commit. Until release(), it is removed from here too.
+  static OutputFolder join(const std::string& target);
   OutputFolder(OutputFolder&& other) noexcept;
   OutputFolder& operator=(OutputFolder&&) = delete;
   ~OutputFolder();
 
+  void release() { part_.clear(); }  // what is there is no longer this object's
   const std::string& path() const { return part_; }  // write files here; all must be committed before the folder is
   Result<void> commit();
 

@@ -22,6 +22,7 @@ struct ModelArguments {
   engine::EngineOptions engine;
   std::string expert_load;        // where the tokens of each expert are written (expert_load.h); "": nowhere
   bool verbose = false;
+  bool by_shares = false;         // ranks open whole parameters each (engine::open_share), called on all of them by Action::share
   int number = 0;                 // among the models that the command opens
   std::shared_ptr<comm::Comm> ranks;  // that open it; nullptr: this process alone
 };

@@ -1,11 +1,14 @@
-// inflight convert MODEL --quantization NAME --output DIR
+// inflight convert MODEL --quantization NAME --output DIR [--tensor-parallel-size N]
 // inflight convert MODEL --quantization tensor_wise_fp8 --scales FILE [--target gaudi --naming ernie] --output DIR
 #include <fmt/ranges.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "base/file.h"
 #include "checkpoint/model_folder.h"
 #include "checkpoint/safetensors_writer.h"
 #include "cli/command.h"
@@ -16,6 +19,7 @@
 #include "cli/ranks.h"
 #include "engine/convert_fp8.h"
 #include "loader/export.h"
+#include "loader/output_files.h"
 #include "text/gguf_tokenizer.h"
 
 namespace inflight::cli {
@@ -58,35 +62,90 @@ Result<bool> is_stored_form(const std::string& model) {
   return TRY(quant::FormConfig::parse(view)).has_value();
 }
 
+// What ranks must have the same beside the checkpoint and the engine's options.
+Result<Facts> facts_of_conversion(const Arguments& arguments) {
+  const engine::Fp8Conversion& fp8 = arguments.fp8;
+  Facts facts = {{"--output", arguments.output},
+                 {"--naming", fp8.naming},
+                 {"--expert-scales", fp8.expert_scales},
+                 {"--percentile", fmt::format("{}", fp8.percentile)},
+                 {"--mse", fp8.mse ? "yes" : "no"},
+                 {"--rounding", fp8.rounding},
+                 {"--queries", fp8.queries},
+                 {"--plain-share", fmt::format("{}", fp8.plain_share)}};
+  if (!fp8.scales.empty()) {
+    const std::string text = TRY(read_file(fp8.scales, std::int64_t{4} << 30));
+    facts.emplace_back("--scales, its bytes' hash", fmt::format("{:016x}", std::hash<std::string>{}(text)));
+  }
+  return facts;
+}
+
+struct Written {
+  engine::Fp8Report report;
+  double seconds = 0;  // without those of loading
+};
+
+// Opens and writes the model; with several ranks, this one's share of it, on all of them at once.
+Result<Written> write(const Arguments& arguments) {
+  ModelArguments model = arguments.model;
+  comm::Comm* ranks = model.ranks.get();
+  const bool first = !ranks || ranks->rank() == 0;
+  const auto folder = checkpoint::resolve_model_folder(model.model);
+  if (ranks) {
+    const auto facts = facts_of_conversion(arguments);
+    TRY(loader::together(ranks, !folder ? std::unexpected(folder.error()) : facts ? Result<void>() : std::unexpected(facts.error())));
+    TRY(agree_on_checkpoint(model, *folder, *facts));
+    model.by_shares = true;
+  }
+  const Result<bool> fp8 = folder ? takes_fp8_road(arguments, *folder) : std::unexpected(folder.error());
+  TRY(loader::together(ranks, fp8 ? Result<void>() : std::unexpected(fp8.error())));
+  std::unique_ptr<engine::OpenedModel> opened;
+  std::vector<std::pair<std::string, std::string>> companions;
+  if (!*fp8) {
+    opened = TRY(first ? open_with_progress(model) : open_on_ranks(model, *folder, {}));
+    const auto more = text::is_gguf_file(opened->folder) ? text::gguf_companions(opened->folder) : Result<decltype(companions)>();
+    TRY(loader::together(ranks, more ? Result<void>() : std::unexpected(more.error())));
+    companions = *more;
+  }
+  const std::optional<InterruptGuard> guard = first ? std::optional<InterruptGuard>(std::in_place, /*hard_second=*/false, /*termination=*/true) : std::nullopt;
+  std::optional<ProgressBar> bar;
+  if (first) bar.emplace("writing");
+  const auto progress = [&](std::int64_t done, std::int64_t total) {
+    if (ranks) ranks->tick();
+    if (bar) bar->bytes(done, total);
+    return !first || !interrupted();
+  };
+  engine::Fp8Conversion conversion = arguments.fp8;
+  if (conversion.naming.empty()) conversion.naming = "hf";
+  Written written;
+  const auto start = std::chrono::steady_clock::now();
+  if (*fp8) {
+    written.report = TRY(engine::convert_fp8(*folder, model.engine, conversion, arguments.output, progress, engine::kFp8ShardBytes, ranks));
+  } else {
+    constexpr std::int64_t kMaxFileBytes = std::int64_t{5} << 30;
+    written.report.written = TRY(loader::export_model(opened->folder, opened->table, opened->store, arguments.output, progress, kMaxFileBytes, companions, {ranks, opened->owners}));
+  }
+  written.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return written;
+}
+
 Result<int> run(const Arguments& arguments) {
   TRY(check(arguments.model));
-  TRY(check_one_rank(arguments.model, "convert"));
   TRY(check_fp8(arguments.fp8));
   if (arguments.model.engine.quantization.empty() && arguments.model.engine.quantization_overrides.empty() && !TRY(is_stored_form(arguments.model.model)))
     return fail(Code::kInvalidArgument, "convert needs --quantization NAME (without it, checkpoints that another tool has quantized keep their numbers)");
   TRY(checkpoint::OutputFolder::create(arguments.output));  // and removed again: a bad --output shows before minutes of loading
   const std::string folder = TRY(checkpoint::resolve_model_folder(arguments.model.model));
-  const bool fp8 = TRY(takes_fp8_road(arguments, folder));
-  const std::unique_ptr<engine::OpenedModel> opened = fp8 ? nullptr : TRY(open_with_progress(arguments.model));
-  std::vector<std::pair<std::string, std::string>> companions;
-  if (opened && text::is_gguf_file(opened->folder)) companions = TRY(text::gguf_companions(opened->folder));
-  const auto start = std::chrono::steady_clock::now();
-  engine::Fp8Report report;
-  loader::ExportReport& written = report.written;
-  {
-    const InterruptGuard guard(/*hard_second=*/false, /*termination=*/true);
-    ProgressBar bar("writing");
-    const auto progress = [&bar](std::int64_t done, std::int64_t total) { return bar.bytes(done, total), !interrupted(); };
-    engine::Fp8Conversion conversion = arguments.fp8;
-    if (conversion.naming.empty()) conversion.naming = "hf";
-    if (fp8) report = TRY(engine::convert_fp8(folder, arguments.model.engine, conversion, arguments.output, progress));
-    else written = TRY(loader::export_model(opened->folder, opened->table, opened->store, arguments.output, progress, std::int64_t{5} << 30, companions));
-  }
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (arguments.model.ranks && TRY(takes_fp8_road(arguments, folder)) && TRY(engine::runs_model(folder, arguments.model.engine, arguments.fp8)))
+    return fail(Code::kUnsupported, "--scales \"{}\" holds tokens, over which the model runs to round its weights, and one rank does that alone\n"
+                "  hint: leave out --tensor-parallel-size, or give --rounding nearest, which several ranks do together", arguments.fp8.scales);
+  share_work(arguments.model);
+  const auto [report, seconds] = TRY(write(arguments));
+  const loader::ExportReport& written = report.written;
   note("wrote {}: {} in {} file{}, {} ({})", arguments.output, human_bytes(written.bytes), written.files, written.files == 1 ? "" : "s", human_seconds(seconds),
        gigabytes_per_second(static_cast<double>(written.bytes), seconds));
   if (report.moment_tokens > 0) note("weights are rounded with the second moments of their inputs over {} calibration tokens (--rounding nearest: each by itself)", grouped(report.moment_tokens));
-  else if (fp8 && !arguments.fp8.scales.empty()) note("weights are rounded to the nearest");
+  else if (!arguments.fp8.scales.empty()) note("weights are rounded to the nearest");
   if (report.plain_queries) note("attention leaves queries and probabilities unrounded (--queries fp8: it rounds them)");
   if (!report.plain.empty()) note("{} matrices stay as stored, where FP8 was measured to cost most: {}", report.plain.size(), fmt::join(report.plain, ", "));
   return kDone;
@@ -108,7 +167,11 @@ Action declare_convert(CLI::App& app) {
   app.add_option("--rounding", arguments->fp8.rounding, "Of weights: compensated (errors make up for one another over the calibration's tokens), nearest; auto: compensated where --scales holds tokens")->capture_default_str()->group(group);
   app.add_option("--plain-share", arguments->fp8.plain_share, "Share of the weights that stays as stored, where FP8 is measured to cost most; without it 0.2 beside compensated rounding with hf names, else 0")->group(group);
   app.add_option("--queries", arguments->fp8.queries, "Of attention: fp8, plain (queries and probabilities are not rounded, also with --fp8-sdpa); auto: plain where rounding them is measured to cost much")->capture_default_str()->group(group);
-  return {[arguments] { return run(*arguments); }, {arguments, &arguments->model}};
+  const auto share = [arguments]() -> Result<void> {
+    TRY(write(*arguments));
+    return {};
+  };
+  return {[arguments] { return run(*arguments); }, {arguments, &arguments->model}, {}, share};
 }
 
 }  // namespace inflight::cli

@@ -35,12 +35,17 @@ class Batch {
     return {};
   }
 
-  void run() {
+  // An error where the ranks failed: then nothing more can be answered.
+  Result<void> run() {
+    const comm::Comm* ranks = model_.engine->model().ranks.get();
     while (model_.engine->has_work()) {
-      for (const engine::Event& event : model_.engine->step()) handle(event);
+      const std::vector<engine::Event> events = model_.engine->step();
+      if (auto failed = ranks ? ranks->error() : std::nullopt) return std::unexpected(*std::move(failed));
+      for (const engine::Event& event : events) handle(event);
       if (!write_finished() || interrupted()) cancel_all();
     }
     write_finished();
+    return {};
   }
 
   const Totals& totals() const { return totals_; }
@@ -142,7 +147,7 @@ Result<int> answer_batch(const ModelArguments& arguments, const SamplingArgument
 
   const InterruptGuard guard;
   const auto start = std::chrono::steady_clock::now();
-  batch.run();
+  TRY(batch.run());
   TRY(load.write());
   note_rebalance(*model.engine);
   if (output_closed()) return kDone;

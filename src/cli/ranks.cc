@@ -28,7 +28,7 @@ namespace {
 
 // What rank 0 tells the others between models.
 struct Order {
-  enum Kind : std::int32_t { kOpen, kEnd };
+  enum Kind : std::int32_t { kOpen, kShare, kEnd };
   std::int32_t kind = kEnd;
   std::int32_t number = 0;  // of the model; of kEnd: the exit code
 };
@@ -87,16 +87,13 @@ Facts facts_of_program(std::string_view command, const engine::EngineOptions& op
 }
 
 Result<std::unique_ptr<engine::OpenedModel>> open_agreed(const ModelArguments& arguments, const std::string& folder, const engine::LoadProgress& progress) {
-  comm::Comm& ranks = *arguments.ranks;
-  ranks.state("reads the headers of the checkpoint");
-  const auto checkpoint = checkpoint::Checkpoint::open(folder);
-  if (!checkpoint) ranks.fail(checkpoint.error());
-  TRY(comm::agree(ranks, checkpoint ? facts_of(*checkpoint) : Facts()));
+  TRY(agree_on_checkpoint(arguments, folder));
+  if (arguments.by_shares) return engine::open_share(folder, arguments.engine, progress, arguments.ranks);
   return engine::open_model(folder, arguments.engine, progress, arguments.ranks);
 }
 
 // Ranks other than 0, until rank 0 says that it is over. Returns its exit code.
-Result<int> follow_rank_zero(comm::Comm& ranks, const std::vector<ModelArguments>& models) {
+Result<int> follow_rank_zero(comm::Comm& ranks, const Action& action, const std::vector<ModelArguments>& models) {
   for (;;) {
     std::vector<std::unique_ptr<engine::OpenedModel>> opened;
     while (opened.size() < models.size()) {
@@ -105,6 +102,11 @@ Result<int> follow_rank_zero(comm::Comm& ranks, const std::vector<ModelArguments
       ranks.broadcast(&order, sizeof order, 0);
       if (const auto error = ranks.error()) return std::unexpected(*error);
       if (order.kind == Order::kEnd) return order.number;
+      if (order.kind == Order::kShare) {
+        (void)action.share();  // rank 0 says what was wrong, and ends
+        if (const auto error = ranks.error()) return std::unexpected(*error);
+        continue;
+      }
       const ModelArguments& model = models[static_cast<std::size_t>(order.number)];
       const Result<std::string> folder = checkpoint::resolve_model_folder(model.model);
       if (!folder) ranks.fail(folder.error());
@@ -208,6 +210,16 @@ comm::MpiOptions mpi_options() {
 
 }  // namespace
 
+Result<void> agree_on_checkpoint(const ModelArguments& arguments, const std::string& folder, const Facts& facts) {
+  comm::Comm& ranks = *arguments.ranks;
+  ranks.state("reads the headers of the checkpoint");
+  const auto checkpoint = checkpoint::Checkpoint::open(folder);
+  if (!checkpoint) ranks.fail(checkpoint.error());
+  Facts all = checkpoint ? facts_of(*checkpoint) : Facts();
+  all.insert(all.end(), facts.begin(), facts.end());
+  return comm::agree(ranks, all);
+}
+
 Result<int> run_on_ranks(const Action& action, std::string_view command, const std::vector<std::string>& words) {
   ModelArguments& model = *action.model;
   const bool launched = comm::launched_by_mpi();
@@ -242,7 +254,7 @@ Result<int> run_on_ranks(const Action& action, std::string_view command, const s
     code = lead(action, *ranks);
   } else {
     std::signal(SIGINT, SIG_IGN);  // rank 0 decides
-    const Result<int> outcome = follow_rank_zero(*ranks, models);
+    const Result<int> outcome = follow_rank_zero(*ranks, action, models);
     code = outcome ? *outcome : exit_code(outcome.error().code);  // rank 0 says why, or, without it, the watch over the ranks
   }
   models.clear();
@@ -253,17 +265,20 @@ Result<int> run_on_ranks(const Action& action, std::string_view command, const s
 
 Result<std::unique_ptr<engine::OpenedModel>> open_on_ranks(const ModelArguments& arguments, const std::string& folder, const engine::LoadProgress& progress) {
   if (!arguments.ranks) return engine::open_model(folder, arguments.engine, progress);
-  Order order{Order::kOpen, arguments.number};
-  arguments.ranks->broadcast(&order, sizeof order, 0);
+  if (!arguments.by_shares) {  // all are there otherwise
+    Order order{Order::kOpen, arguments.number};
+    arguments.ranks->broadcast(&order, sizeof order, 0);
+  }
   return open_agreed(arguments, folder, [&](std::int64_t done, std::int64_t total) {
     arguments.ranks->tick();
     return !progress || progress(done, total);
   });
 }
 
-Result<void> check_one_rank(const ModelArguments& arguments, std::string_view what) {
-  if (ranks_of(arguments.engine) == 1) return {};
-  return fail(Code::kUnsupported, "{} is done by one rank, but {} asks for {}", what, sizes_of(arguments.engine), ranks_of(arguments.engine));
+void share_work(const ModelArguments& arguments) {
+  if (!arguments.ranks) return;
+  Order order{Order::kShare, 0};
+  arguments.ranks->broadcast(&order, sizeof order, 0);
 }
 
 }  // namespace inflight::cli

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "cli/agreement.h"
 #include "cli/command.h"
 #include "cli/common_options.h"
 #include "engine/open_model.h"
@@ -19,7 +20,10 @@ Result<int> run_on_ranks(const Action& action, std::string_view command, const s
 // engine::open_model on the ranks of these arguments.
 Result<std::unique_ptr<engine::OpenedModel>> open_on_ranks(const ModelArguments& arguments, const std::string& folder, const engine::LoadProgress& progress);
 
-// An error where the arguments ask for several ranks, with which `what` cannot be done.
-Result<void> check_one_rank(const ModelArguments& arguments, std::string_view what);
+// On rank 0: the other ranks begin with Action::share, and this one must do its own at once. Nothing where there are no others.
+void share_work(const ModelArguments& arguments);
+
+// In Action::share and beside it: whether the ranks have the same checkpoint and the same `facts`. A collective.
+Result<void> agree_on_checkpoint(const ModelArguments& arguments, const std::string& folder, const Facts& facts = {});
 
 }  // namespace inflight::cli

@@ -1,5 +1,6 @@
 #include "engine/convert_fp8.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -12,7 +13,9 @@
 #include "engine/input_moments.h"
 #include "engine/open_model.h"
 #include "engine/precision_choice.h"
+#include "engine/ranks.h"
 #include "kernels/dispatch.h"
+#include "loader/output_files.h"
 #include "loader/plan.h"
 #include "params/points.h"
 #include "quant/policy.h"
@@ -25,6 +28,13 @@ Result<quant::FormatPolicy> policy_of(const EngineOptions& options, const params
   TRY(policy.set_fp8_target(options.fp8_target));
   policy.settle(table);
   return policy;
+}
+
+// Conversion has no slices, however many ranks share the work.
+EngineOptions whole(EngineOptions options) {
+  options.tensor_parallel_size = options.data_parallel_size = 1;
+  options.enable_expert_parallel = options.enable_eplb = false;
+  return options;
 }
 
 Result<bool> one_of(std::string_view flag, std::string_view value, std::string_view no, std::string_view yes) {
@@ -52,25 +62,17 @@ std::vector<InputMoments::Point> points_of(const params::ParamTable& table, cons
   return points;
 }
 
-}  // namespace
-
-Result<loader::Fp8Policy> fp8_policy(const std::string& folder, const EngineOptions& options) {
-  const ModelPlan model = TRY(plan_model(folder, options));
-  return loader::fp8_policy(TRY(policy_of(options, model.table)), model.table);
-}
-
-Result<Fp8Report> convert_fp8(const std::string& folder, const EngineOptions& options, const Fp8Conversion& conversion, const std::string& output_folder,
-                                         const LoadProgress& progress, std::int64_t max_shard_bytes) {
+Result<Fp8Report> convert(const std::string& folder, const EngineOptions& options, const Fp8Conversion& conversion, const std::string& output_folder, const LoadProgress& progress,
+                          std::int64_t max_shard_bytes, comm::Comm* ranks) {
   loader::Fp8Export wanted;
+  wanted.ranks = ranks;
   const bool ernie = TRY(one_of("--naming", conversion.naming, "hf", "ernie"));
   wanted.naming = ernie ? loader::Fp8Export::Naming::kPaddle : loader::Fp8Export::Naming::kHuggingFace;
   wanted.expert_channels = conversion.expert_scales == "auto" ? ernie : TRY(one_of("--expert-scales", conversion.expert_scales, "tensor", "channel"));
   wanted.bound = TRY(one_of("--fp8-target", options.fp8_target, "ocp", "gaudi")) ? kGaudiE4m3Max : kE4m3Max;
   wanted.max_shard_bytes = max_shard_bytes;
   if (checkpoint::is_gguf_path(folder)) return fail(Code::kUnsupported, "\"{}\" is a GGUF file, of which no FP8 folder can be made yet; run it as it is, or with --quantization", folder);
-  EngineOptions plain = options;
-  plain.tensor_parallel_size = 1;
-  plain.enable_expert_parallel = false;
+  const EngineOptions plain = whole(options);
   const ModelPlan model = TRY(plan_model(folder, plain));
   quant::FormatPolicy policy = TRY(policy_of(options, model.table));
   const loader::Fp8Policy kind = loader::fp8_policy(policy, model.table);
@@ -113,11 +115,32 @@ Result<Fp8Report> convert_fp8(const std::string& folder, const EngineOptions& op
   }
   const checkpoint::Checkpoint source = TRY(checkpoint::Checkpoint::open(folder));
   const kernels::Kernels* kernels = TRY(kernels::choose());
-  ThreadPool pool(options.threads > 0 ? options.threads : usable_threads());
+  int threads = usable_threads();
+  if (ranks) threads = std::max(1, threads / std::max(neighbours(*ranks).same_cpus, 1));
+  ThreadPool pool(options.threads > 0 ? options.threads : threads);
   const loader::LoadPlan plan = TRY(loader::plan_load(source, model.table, {}, {}, pool.threads()));
   if (conversion.queries != "auto") report.plain_queries = TRY(one_of("--queries", conversion.queries, "fp8", "plain"));
   wanted.plain_queries = report.plain_queries;
   report.written = TRY(loader::export_fp8(source, model.table, plan, policy, wanted, *kernels, pool, output_folder, progress));
+  return report;
+}
+
+}  // namespace
+
+Result<loader::Fp8Policy> fp8_policy(const std::string& folder, const EngineOptions& options) {
+  const ModelPlan model = TRY(plan_model(folder, whole(options)));
+  return loader::fp8_policy(TRY(policy_of(options, model.table)), model.table);
+}
+
+Result<bool> runs_model(const std::string& folder, const EngineOptions& options, const Fp8Conversion& conversion) {
+  if (conversion.scales.empty()) return false;
+  return compensates(conversion, TRY(read_calibration(conversion.scales)), TRY(fp8_policy(folder, options)) == loader::Fp8Policy::kBlocks);
+}
+
+Result<Fp8Report> convert_fp8(const std::string& folder, const EngineOptions& options, const Fp8Conversion& conversion, const std::string& output_folder, const LoadProgress& progress,
+                              std::int64_t max_shard_bytes, comm::Comm* ranks) {
+  auto report = convert(folder, options, conversion, output_folder, progress, max_shard_bytes, ranks);
+  TRY(loader::together(ranks, report ? Result<void>() : std::unexpected(report.error())));
   return report;
 }
 

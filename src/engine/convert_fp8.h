@@ -11,6 +11,7 @@
 namespace inflight::engine {
 
 inline constexpr double kPlainShare = 0.2;
+inline constexpr std::int64_t kFp8ShardBytes = 5'000'000'000;
 
 struct Fp8Conversion {
   std::string scales;                 // a calibration file (calibration.h); "": activations have no static scales
@@ -35,10 +36,14 @@ struct Fp8Report {
 // What options.quantization (with its overrides and --lm-head) makes of the model's matrices. Errors are those of plan_model().
 Result<loader::Fp8Policy> fp8_policy(const std::string& folder, const EngineOptions& options);
 
+// Whether these make the model look at the calibration's tokens, which one rank does: with compensated rounding. Errors are those of convert_fp8().
+Result<bool> runs_model(const std::string& folder, const EngineOptions& options, const Fp8Conversion& conversion);
+
+// ranks: that all convert the same folder with the same arguments and write one folder together; then runs_model() must be false. An error of one is that of all.
 // options: quantization, overrides, fp8_target, compute and threads. Memory: about one matrix in FP32, or 256 MB of smaller ones; where weights are compensated also the model as stored with
 // moments of 1 GB, and before that, where the share is above 0, the model as FP8 beside it.
 // Errors: see loader::export_fp8(); kInvalidArgument also where the policy is not FP8 alone.
 Result<Fp8Report> convert_fp8(const std::string& folder, const EngineOptions& options, const Fp8Conversion& conversion, const std::string& output_folder,
-                                         const LoadProgress& progress = {}, std::int64_t max_shard_bytes = std::int64_t{5'000'000'000});
+                                         const LoadProgress& progress = {}, std::int64_t max_shard_bytes = kFp8ShardBytes, comm::Comm* ranks = nullptr);
 
 }  // namespace inflight::engine

@@ -11,6 +11,7 @@
 #include "engine/ranks.h"
 #include "kernels/dispatch.h"
 #include "loader/load.h"
+#include "loader/output_files.h"
 #include "models/registry.h"
 #include "params/expert_placement.h"
 #include "params/partition.h"
@@ -199,21 +200,48 @@ Result<void> check_same(comm::Comm* ranks, const Prepared& prepared, const param
   return fail(Code::kInvalidArgument, "this rank opened another model than rank 0, or with other options: the parameters, their formats or config.json differ; give all ranks the same folder and options");
 }
 
-Result<std::unique_ptr<OpenedModel>> open_rank(const std::string& folder, const EngineOptions& options, const LoadProgress& progress, const std::shared_ptr<comm::Comm>& group) {
+// The rank of each parameter, by the bytes of their codes and scales; what follows from another is where that is.
+std::vector<int> deal_out(const params::ParamTable& table, const quant::ParamPlan& plan, int ranks) {
+  std::vector<std::int64_t> bytes;
+  for (std::size_t i = 0; i < table.rows.size(); ++i) bytes.push_back(table.rows[i].derivation ? 0 : plan.slots[i].bytes.codes + plan.slots[i].bytes.scales + plan.slots[i].bytes.offsets);
+  std::vector<int> owners = loader::deal_out(bytes, ranks);
+  for (std::size_t i = 0; i < table.rows.size(); ++i)
+    if (table.rows[i].derivation) owners[i] = owners[table.rows[i].derivation->source];
+  return owners;
+}
+
+// Which group scales stayed FP32 on the ranks that have them.
+void agree_on_scales(comm::Comm& ranks, const std::vector<int>& owners, quant::ParamStore& store) {
+  std::vector<float> wide(owners.size());
+  const auto grouped = [&](std::size_t i) { return !store.vector(i) && store.matrix(i).group != 0; };
+  for (std::size_t i = 0; i < owners.size(); ++i) wide[i] = owners[i] == ranks.rank() && grouped(i) && !store.matrix(i).scales_fp16 ? 1.0f : 0.0f;
+  ranks.all_reduce_max(wide.data(), static_cast<std::int64_t>(wide.size()));
+  for (std::size_t i = 0; i < owners.size(); ++i)
+    if (grouped(i)) store.matrix(i).scales_fp16 = wide[i] == 0;
+}
+
+// share: whole parameters, see open_share().
+Result<std::unique_ptr<OpenedModel>> open_rank(const std::string& folder, const EngineOptions& options, const LoadProgress& progress, const std::shared_ptr<comm::Comm>& group, bool share = false) {
   auto opened = std::make_unique<OpenedModel>();
   comm::Comm* ranks = group.get();
   const bool streaming = TRY(streaming_road(options));
-  params::Topology topology = TRY(check_topology(options, ranks));
+  params::Topology topology = share ? params::Topology{} : TRY(check_topology(options, ranks));
   int threads = usable_threads();
   if (ranks) threads = std::max(1, threads / std::max(neighbours(*ranks).same_cpus, 1));
   std::shared_ptr<comm::Comm> tensor_ranks = group;  // groups of ranks one after another share each matrix
-  if (ranks && topology.tp_size < ranks->size()) {
+  if (ranks && !share && topology.tp_size < ranks->size()) {
     tensor_ranks = ranks->split(ranks->rank() / topology.tp_size);
     if (!tensor_ranks) return std::unexpected(ranks->error().value_or(Error{Code::kInternal, "the ranks could not be grouped"}));
   }
   Prepared prepared = TRY(prepare(folder, options, topology, threads, opened->table, &opened->store));
   topology = prepared.topology;
   TRY(check_same(ranks, prepared, opened->table, options));
+  if (share) {
+    opened->owners = deal_out(opened->table, prepared.plan.params, ranks->size());
+    std::vector<bool> kept;
+    for (const int owner : opened->owners) kept.push_back(owner == ranks->rank());
+    loader::keep_params(prepared.checkpoint, kept, prepared.pool->threads(), prepared.plan);
+  }
   const quant::ComputePolicy compute = TRY(quant::make_compute_policy(options.compute, prepared.kernels->isa));
   TRY(kv_cache_dtype(options));  // refused before minutes of loading
 
@@ -234,8 +262,10 @@ Result<std::unique_ptr<OpenedModel>> open_rank(const std::string& folder, const 
                 options.quantization.empty() ? "; try --quantization wint8 or wint4-g128" : streaming ? "; try a smaller format" : "; try --load-choices default_v1");
 
   TRY(opened->store.allocate(prepared.plan.params));
-  const loader::LoadContext context{prepared.checkpoint, prepared.plan, opened->table, *prepared.kernels, *prepared.pool, opened->store, tensor_ranks.get()};
+  const loader::LoadContext context{prepared.checkpoint, prepared.plan, opened->table, *prepared.kernels, *prepared.pool, opened->store, share ? nullptr : tensor_ranks.get()};
   opened->report = TRY(streaming ? loader::load_streaming(context, progress) : loader::load_whole(context, progress));
+
+  if (share) agree_on_scales(*ranks, opened->owners, opened->store);
 
   limit_codes(options, opened->store, opened->table.rows.size(), opened->notes);
   const Fp8Scales scales = TRY(find_scales(prepared.checkpoint, opened->table, options));
@@ -256,7 +286,7 @@ Result<std::unique_ptr<OpenedModel>> open_rank(const std::string& folder, const 
   opened->runtime->fp8_bound = scales.bound;
   opened->runtime->fp8_attention = options.fp8_sdpa && !scales.plain_queries;
   if (options.fp8_sdpa && scales.plain_queries) opened->notes.push_back("queries and probabilities are not rounded to FP8, as config.json asks (fp8_queries); keys and values are");
-  opened->ranks = group;
+  if (!share) opened->ranks = group;
   opened->topology = topology;
   opened->options = options;
   opened->policy = std::move(prepared.policy);
@@ -265,7 +295,7 @@ Result<std::unique_ptr<OpenedModel>> open_rank(const std::string& folder, const 
     opened->expert_tokens.assign(static_cast<std::size_t>(opened->model->info().layers), std::vector<std::int64_t>(static_cast<std::size_t>(opened->model->info().experts)));
     opened->runtime->expert_tokens = &opened->expert_tokens;
   }
-  opened->tensor_ranks = tensor_ranks;
+  if (!share) opened->tensor_ranks = tensor_ranks;
   opened->runtime->tensor_ranks = topology.tp_size > 1 ? tensor_ranks.get() : nullptr;
   if (options.data_parallel_size > 1 && opened->model->info().experts > 0) opened->runtime->expert_ranks = ranks;
   return opened;
@@ -282,6 +312,21 @@ Result<std::unique_ptr<OpenedModel>> open_model(const std::string& folder, const
   ranks->barrier();  // all of them are ready, or none
   if (auto error = ranks->error()) return std::unexpected(*std::move(error));
   join(**opened);
+  return opened;
+}
+
+Result<std::unique_ptr<OpenedModel>> open_share(const std::string& folder, const EngineOptions& options, const LoadProgress& progress, std::shared_ptr<comm::Comm> ranks) {
+  ranks->state("opens its share of the model");
+  EngineOptions whole = options;
+  whole.tensor_parallel_size = whole.data_parallel_size = 1;
+  whole.enable_expert_parallel = whole.enable_eplb = false;
+  auto opened = open_rank(folder, whole, [&](std::int64_t done, std::int64_t total) {
+    ranks->tick();
+    return (!progress || progress(done, total)) && !ranks->error();
+  }, ranks, /*share=*/true);
+  if (!opened) ranks->fail(opened.error());
+  ranks->barrier();
+  if (auto error = ranks->error()) return std::unexpected(*std::move(error));
   return opened;
 }
 

@@ -43,6 +43,7 @@ struct OpenedModel {
   std::shared_ptr<comm::Comm> tensor_ranks;     // the part of `ranks` that shares each matrix; nullptr: all of them
   std::int32_t number = 0;                      // which of rank 0's models this is, the same on all ranks
   std::shared_ptr<Leader> leader;               // on rank 0 of several: what forward() and KV caches tell the others through
+  std::vector<int> owners;                      // opened by open_share(): the rank that has each parameter
   loader::LoadReport report;
   std::vector<std::string> notes;               // beside those of the model
 };
@@ -74,5 +75,9 @@ Result<DType> kv_cache_dtype(const EngineOptions& options);
 Result<ModelPlan> plan_model(const std::string& folder, const EngineOptions& options);
 // ranks: the group of data_parallel_size * tensor_parallel_size ranks that open the same folder with the same options; nullptr: one rank. On rank 0 the result drives the others (ranks.h).
 Result<std::unique_ptr<OpenedModel>> open_model(const std::string& folder, const EngineOptions& options, const LoadProgress& progress = {}, std::shared_ptr<comm::Comm> ranks = nullptr);
+
+// For work that is dealt out over ranks by parameters rather than by slices of them (conversion): every rank has the parameters that `owners` gives it, whole, and of the others formats and
+// whether their scales stayed FP32. The result runs nothing. A collective; an error of any rank is every rank's.
+Result<std::unique_ptr<OpenedModel>> open_share(const std::string& folder, const EngineOptions& options, const LoadProgress& progress, std::shared_ptr<comm::Comm> ranks);
 
 }  // namespace inflight::engine

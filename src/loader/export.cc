@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <optional>
 
@@ -59,7 +60,8 @@ Result<std::vector<Output>> list_outputs(const params::ParamTable& table, const 
   return outputs;
 }
 
-Result<void> write_tensor(const Output& output, const quant::ParamStore& store, checkpoint::SafetensorsWriter& writer) {
+// go_on: asked every few megabytes; false ends it with kCancelled.
+Result<void> write_tensor(const Output& output, const quant::ParamStore& store, checkpoint::SafetensorsWriter& writer, const std::function<bool()>& go_on) {
   if (output.stored == kOrder) return writer.write(output.spec.name, store.matrix(output.param).order->data(), static_cast<std::size_t>(output.bytes));
   if (output.stored < 0) return writer.write(output.spec.name, store.vector(output.param) + output.first_row, static_cast<std::size_t>(output.bytes));
   const quant::Matrix& matrix = store.matrix(output.param);
@@ -74,6 +76,7 @@ Result<void> write_tensor(const Output& output, const quant::ParamStore& store, 
     for (std::int64_t r = 0; r < count; ++r)
       matrix.format->export_row(matrix, output.first_row + row + r, static_cast<std::size_t>(output.stored), buffer.data() + r * output.row_bytes);
     TRY(writer.write(output.spec.name, buffer.data(), static_cast<std::size_t>(count * output.row_bytes)));
+    if (!go_on()) return fail(Code::kCancelled, "stopped while writing");
   }
   return {};
 }
@@ -116,7 +119,7 @@ Json describe(const params::ParamTable& table, const quant::ParamStore& store) {
     transposed |= row.transposed;
     if (row.role == Role::kVector) continue;
     const quant::Matrix& matrix = store.matrix(i);
-    wide_scales |= matrix.wide_scales.bytes() != 0;
+    wide_scales |= matrix.group != 0 && !matrix.scales_fp16;
     any_quantized |= matrix.format->quantized();
     own |= matrix.format->codes == quant::Codes::kLut4 || matrix.offsets || matrix.order;
     if (row.role == Role::kEmbedding && matrix.format->quantized()) {
@@ -177,51 +180,63 @@ Result<Source> read_source(const std::string& path) {
 
 Result<ExportReport> export_model(const std::string& source_folder, const params::ParamTable& table, const quant::ParamStore& store,
                                   const std::string& output_folder, const Progress& progress, std::int64_t max_shard_bytes,
-                                  const std::vector<std::pair<std::string, std::string>>& companions) {
-  const std::vector<Output> outputs = TRY(list_outputs(table, store));
-  std::vector<std::vector<const Output*>> shards(1);
-  std::int64_t total = 0, in_shard = 0;
+                                  const std::vector<std::pair<std::string, std::string>>& companions, const ExportRanks& on) {
+  const Result<std::vector<Output>> listed = list_outputs(table, store);
+  TRY(together(on.ranks, listed ? Result<void>() : std::unexpected(listed.error())));
+  const std::vector<Output>& outputs = *listed;
+  std::vector<std::int64_t> bytes;
+  std::vector<int> owners;
   for (const Output& output : outputs) {
-    if (!shards.back().empty() && in_shard + output.bytes > max_shard_bytes) {
-      shards.emplace_back();
-      in_shard = 0;
-    }
-    shards.back().push_back(&output);
-    in_shard += output.bytes;
-    total += output.bytes;
+    bytes.push_back(output.bytes);
+    if (on.ranks) owners.push_back(on.owners[output.param]);
   }
-
-  Source source = TRY(read_source(source_folder));
-  Json& config = source.config;
-  Json quantization = describe(table, store);
-  if (!quantization.is_null()) config["quantization_config"] = std::move(quantization);
-  else config.erase("quantization_config");
-
-  checkpoint::OutputFolder folder = TRY(checkpoint::OutputFolder::create(output_folder));
-  Json weight_map = Json::object();
-  std::int64_t done = 0;
-  for (std::size_t s = 0; s < shards.size(); ++s) {
-    const std::string name = shards.size() == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", s + 1, shards.size());
-    std::vector<TensorSpec> specs;
-    for (const Output* output : shards[s]) {
-      specs.push_back(output->spec);
-      weight_map[output->spec.name] = name;
-    }
-    checkpoint::SafetensorsWriter writer = TRY(checkpoint::SafetensorsWriter::create(folder.path() + "/" + name, std::move(specs), {{"format", "pt"}}));
-    for (const Output* output : shards[s]) {
-      TRY(write_tensor(*output, store, writer));
-      done += output->bytes;
-      if (progress && !progress(done, total)) return fail(Code::kCancelled, "stopped while writing \"{}\": nothing is left there", output_folder);
-    }
-    TRY(writer.commit());
+  const std::vector<FileCut> files = cut_files(bytes, owners, max_shard_bytes);
+  const int rank = on.ranks ? on.ranks->rank() : 0;
+  std::int64_t total = 0, own = 0, done = 0;
+  for (const FileCut& file : files) {
+    total += file.bytes;
+    if (file.rank == rank) own += file.bytes;
   }
-  if (shards.size() > 1) TRY(write_json(folder.path() + "/model.safetensors.index.json", {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(weight_map)}}));
-  if (!source.gguf) TRY(copy_companions(source_folder, folder.path()));
-  if (source.generation_config) TRY(write_json(folder.path() + "/generation_config.json", *source.generation_config));
-  for (const auto& [name, text] : companions) TRY(write_text(folder.path() + "/" + name, text));
-  TRY(write_json(folder.path() + "/config.json", config));
-  TRY(folder.commit());
-  return ExportReport{total, static_cast<int>(shards.size())};
+  const auto name_of = [&](std::size_t file) { return files.size() == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", file + 1, files.size()); };
+
+  Source source;
+  Json config;
+  const auto write = [&](const std::string& folder) -> Result<void> {
+    if (rank == 0) {  // what is wrong with it shows before the work
+      source = TRY(read_source(source_folder));
+      config = source.config;
+      Json quantization = describe(table, store);
+      if (!quantization.is_null()) config["quantization_config"] = std::move(quantization);
+      else config.erase("quantization_config");
+    }
+    const auto go_on = [&] { return (!progress || progress(done, own)) && !(on.ranks && on.ranks->error()); };
+    for (std::size_t f = 0; f < files.size(); ++f) {
+      if (files[f].rank != rank) continue;
+      std::vector<TensorSpec> specs;
+      for (std::size_t i = files[f].begin; i < files[f].end; ++i) specs.push_back(outputs[i].spec);
+      checkpoint::SafetensorsWriter writer = TRY(checkpoint::SafetensorsWriter::create(folder + "/" + name_of(f), std::move(specs), {{"format", "pt"}}));
+      for (std::size_t i = files[f].begin; i < files[f].end; ++i) {
+        const auto written = write_tensor(outputs[i], store, writer, go_on);
+        if (!written && written.error().code != Code::kCancelled) return written;
+        if (written) done += bytes[i];
+        if (!written || !go_on()) return fail(Code::kCancelled, "stopped while writing \"{}\": nothing is left there", output_folder);
+      }
+      TRY(writer.commit());
+    }
+    return {};
+  };
+  const auto finish = [&](const std::string& folder) -> Result<void> {
+    Json weight_map = Json::object();
+    for (std::size_t f = 0; f < files.size(); ++f)
+      for (std::size_t i = files[f].begin; i < files[f].end; ++i) weight_map[outputs[i].spec.name] = name_of(f);
+    if (files.size() > 1) TRY(write_json(folder + "/model.safetensors.index.json", {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(weight_map)}}));
+    if (!source.gguf) TRY(copy_companions(source_folder, folder));
+    if (source.generation_config) TRY(write_json(folder + "/generation_config.json", *source.generation_config));
+    for (const auto& [name, text] : companions) TRY(write_text(folder + "/" + name, text));
+    return write_json(folder + "/config.json", config);
+  };
+  TRY(make_folder(output_folder, on.ranks, write, finish));
+  return ExportReport{total, static_cast<int>(files.size())};
 }
 
 }  // namespace inflight::loader

@@ -77,6 +77,7 @@ class Exporter {
   float scale_of(const std::string& point, bool attention);
   TensorSpec scale_spec(std::string name, std::vector<std::int64_t> shape) const { return {std::move(name), paddle_ ? DType::kBF16 : DType::kF32, std::move(shape)}; }
 
+  Result<void> read_from(std::size_t step, std::size_t end);
   using GoOn = std::function<bool()>;
   Result<void> write(const Step& step, checkpoint::SafetensorsWriter& writer, const GoOn& go_on);
   Result<void> copy(const Step& step, checkpoint::SafetensorsWriter& writer) const;
@@ -323,57 +324,61 @@ Result<void> Exporter::write(const Step& step, checkpoint::SafetensorsWriter& wr
   return {};
 }
 
+// Parameters of this step and of those after it, before `end`, as many as are read together.
+Result<void> Exporter::read_from(std::size_t step, std::size_t end) {
+  std::vector<std::size_t> params;
+  std::int64_t bytes = 0;
+  for (std::size_t next = step; next < end && (params.empty() || bytes < kReadTogether); ++next)
+    if (const std::size_t param = steps_[next].param; param != kNone) {
+      bytes += ParamReader::bytes(table_.rows[param]);
+      if (params.empty() || bytes <= kReadTogether) params.push_back(param);
+    }
+  return reader_.load(params);
+}
+
 Result<ExportReport> Exporter::run(const std::string& output_folder, const Progress& progress) {
   TRY(list_steps());
-  std::vector<std::size_t> first_of_shard;
-  std::int64_t total = 0, in_shard = 0;
-  for (std::size_t s = 0; s < steps_.size(); ++s) {
-    if (first_of_shard.empty() || (in_shard > 0 && in_shard + steps_[s].bytes > options_.max_shard_bytes)) {
-      first_of_shard.push_back(s);
-      in_shard = 0;
-    }
-    in_shard += steps_[s].bytes;
-    total += steps_[s].bytes;
+  std::vector<std::int64_t> bytes;
+  for (const Step& step : steps_) bytes.push_back(step.bytes);
+  comm::Comm* ranks = options_.ranks;
+  const std::vector<FileCut> files = cut_files(bytes, ranks ? deal_out(bytes, ranks->size()) : std::vector<int>(), options_.max_shard_bytes);
+  const int rank = ranks ? ranks->rank() : 0;
+  std::int64_t total = 0, own = 0, done = 0;
+  for (const FileCut& file : files) {
+    total += file.bytes;
+    if (file.rank == rank) own += file.bytes;
   }
-  const std::size_t shards = first_of_shard.size();
+  const auto name_of = [&](std::size_t file) { return files.size() == 1 && !paddle_ ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", file + 1, files.size()); };
   const Json config = TRY(fp8_config(checkpoint_.config(), table_, policy_, options_, plain_modules_));
 
-  checkpoint::OutputFolder folder = TRY(checkpoint::OutputFolder::create(output_folder));
-  Json weight_map = Json::object();
-  std::int64_t done = 0;
-  for (std::size_t shard = 0; shard < shards; ++shard) {
-    const std::string name = shards == 1 && !paddle_ ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", shard + 1, shards);
-    const std::size_t begin = first_of_shard[shard], end = shard + 1 < shards ? first_of_shard[shard + 1] : steps_.size();
-    std::vector<TensorSpec> specs;
-    for (std::size_t s = begin; s < end; ++s)
-      for (const TensorSpec& spec : steps_[s].tensors) {
-        specs.push_back(spec);
-        weight_map[spec.name] = name;
+  const auto write_own = [&](const std::string& folder) -> Result<void> {
+    const auto go_on = [&] { return (!progress || progress(done, own)) && !(ranks && ranks->error()); };
+    for (std::size_t f = 0; f < files.size(); ++f) {
+      if (files[f].rank != rank) continue;
+      std::vector<TensorSpec> specs;
+      for (std::size_t s = files[f].begin; s < files[f].end; ++s) specs.insert(specs.end(), steps_[s].tensors.begin(), steps_[s].tensors.end());
+      checkpoint::SafetensorsWriter writer = TRY(checkpoint::SafetensorsWriter::create(folder + "/" + name_of(f), std::move(specs), {{"format", paddle_ ? "np" : "pt"}}));
+      for (std::size_t s = files[f].begin; s < files[f].end; ++s) {
+        if (steps_[s].param != kNone && !reader_.holds(steps_[s].param)) TRY(read_from(s, files[f].end));
+        TRY(write(steps_[s], writer, go_on));
+        done += steps_[s].bytes;
+        if (!go_on()) return fail(Code::kCancelled, "stopped while writing \"{}\": nothing is left there", output_folder);
       }
-    checkpoint::SafetensorsWriter writer = TRY(checkpoint::SafetensorsWriter::create(folder.path() + "/" + name, std::move(specs), {{"format", paddle_ ? "np" : "pt"}}));
-    for (std::size_t s = begin; s < end; ++s) {
-      if (steps_[s].param != kNone && !reader_.holds(steps_[s].param)) {
-        std::vector<std::size_t> params;
-        std::int64_t bytes = 0;
-        for (std::size_t next = s; next < end && (params.empty() || bytes < kReadTogether); ++next)
-          if (const std::size_t param = steps_[next].param; param != kNone) {
-            bytes += ParamReader::bytes(table_.rows[param]);
-            if (params.empty() || bytes <= kReadTogether) params.push_back(param);
-          }
-        TRY(reader_.load(params));
-      }
-      const auto go_on = [&] { return !progress || progress(done, total); };
-      TRY(write(steps_[s], writer, go_on));
-      done += steps_[s].bytes;
-      if (!go_on()) return fail(Code::kCancelled, "stopped while writing \"{}\": nothing is left there", output_folder);
+      TRY(writer.commit());
     }
-    TRY(writer.commit());
-  }
-  if (shards > 1 || paddle_) TRY(write_json(folder.path() + "/model.safetensors.index.json", {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(weight_map)}}));
-  TRY(copy_companions(checkpoint_.folder(), folder.path()));
-  TRY(write_json(folder.path() + "/config.json", config));
-  TRY(folder.commit());
-  return ExportReport{total, static_cast<int>(shards)};
+    return {};
+  };
+  const auto finish = [&](const std::string& folder) -> Result<void> {
+    Json weight_map = Json::object();
+    for (std::size_t f = 0; f < files.size(); ++f)
+      for (std::size_t s = files[f].begin; s < files[f].end; ++s)
+        for (const TensorSpec& spec : steps_[s].tensors) weight_map[spec.name] = name_of(f);
+    if (files.size() > 1 || paddle_) TRY(write_json(folder + "/model.safetensors.index.json", {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(weight_map)}}));
+    TRY(copy_companions(checkpoint_.folder(), folder));
+    return write_json(folder + "/config.json", config);
+  };
+  TRY(make_folder(output_folder, ranks, write_own, finish));
+  return ExportReport{total, static_cast<int>(files.size())};
 }
 
 }  // namespace

@@ -35,6 +35,7 @@ struct Fp8Export {
   bool activations = false;       // static scales of activations are written
   std::map<std::string, float, std::less<>> absmax;  // the largest |x| (or where it is cut) by point; FP8 scales are absmax / bound; 0: only zeros were seen, as if 1
   std::int64_t max_shard_bytes = std::int64_t{5'000'000'000};
+  comm::Comm* ranks = nullptr;    // that write one folder together, each with the same arguments; nullptr: this process alone
   RoundingFactors factors = {};   // none: every weight to the nearest
   bool plain_queries = false;     // config.json asks for attention that rounds neither queries nor probabilities; kHuggingFace
 };

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -236,13 +237,24 @@ Result<void> set_order(const ParamSpec& row, const params::Topology& topology, c
   return {};
 }
 
+// Bytes of the checkpoint that are read for a route of the plan.
+std::int64_t source_bytes(const Checkpoint& checkpoint, const LoadPlan& plan, const Route& route) {
+  const checkpoint::TensorInfo& info = checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].info;
+  const std::int64_t rows = route.slice.row_end - route.slice.row_begin;
+  if (route.stored >= 0) return route.matrix ? rows * stored_columns(plan.params.slots[route.param], route, info.dtype).bytes() : info.bytes();
+  if (route.form < 0) return rows * (route.slice.col_end - route.slice.col_begin) * dtype_bits(info.dtype) / 8;
+  const FormSource& source = plan.forms[static_cast<std::size_t>(route.form)];
+  const FormArea area = form_area(plan, {static_cast<std::size_t>(&route - plan.routes.data()), route.slice.row_begin, rows});
+  std::int64_t bytes = 0;
+  for (std::size_t t = 0; t < source.tensors.size(); ++t)
+    if (source.places[t] >= 0) bytes += form_lines(source, t, checkpoint.tensors()[static_cast<std::size_t>(source.places[t])].info, area).total();
+  return bytes;
+}
+
 // Which inputs are read of matrices that arrive quantized, and how many bytes that is: those of the slice with what else decides over its codes.
 void plan_quantized(const Checkpoint& checkpoint, LoadPlan& plan) {
   for (Route& route : plan.routes) {
-    if (route.stored >= 0) {
-      const checkpoint::TensorInfo& info = checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].info;
-      plan.source_bytes += route.matrix ? (route.slice.row_end - route.slice.row_begin) * stored_columns(plan.params.slots[route.param], route, info.dtype).bytes() : info.bytes();
-    }
+    if (route.stored >= 0) plan.source_bytes += source_bytes(checkpoint, plan, route);
     if (route.form < 0) continue;
     const FormSource& source = plan.forms[static_cast<std::size_t>(route.form)];
     const quant::Slot& slot = plan.params.slots[route.param];
@@ -252,9 +264,7 @@ void plan_quantized(const Checkpoint& checkpoint, LoadPlan& plan) {
     if (anew && format.scale_inputs() != 0) wanted.end = std::min((wanted.end + format.scale_inputs() - 1) / format.scale_inputs() * format.scale_inputs(), source.inputs);
     if (source.settings.order || (anew && format.scale_inputs() == 0)) wanted = {0, source.inputs};
     route.read = whole_units(source, wanted, anew ? std::max<std::int64_t>(format.scale_inputs(), 1) : 1);
-    const FormArea area = form_area(plan, {static_cast<std::size_t>(&route - plan.routes.data()), route.slice.row_begin, route.slice.row_end - route.slice.row_begin});
-    for (std::size_t t = 0; t < source.tensors.size(); ++t)
-      if (source.places[t] >= 0) plan.source_bytes += form_lines(source, t, checkpoint.tensors()[static_cast<std::size_t>(source.places[t])].info, area).total();
+    plan.source_bytes += source_bytes(checkpoint, plan, route);
   }
 }
 
@@ -408,6 +418,20 @@ Result<LoadPlan> plan_load(const Checkpoint& checkpoint, const params::ParamTabl
   plan.quantization = describe_policy(stored ? *stored : policy, table);
   plan.staging_bytes = staging_bytes(checkpoint, plan, threads);
   return plan;
+}
+
+void keep_params(const Checkpoint& checkpoint, const std::vector<bool>& kept, int threads, LoadPlan& plan) {
+  quant::keep_params(plan.params, kept);
+  std::erase_if(plan.routes, [&](const Route& route) { return !kept[route.param]; });
+  plan.source_bytes = 0;
+  std::set<int> tensors;
+  for (const Route& route : plan.routes) {
+    plan.source_bytes += source_bytes(checkpoint, plan, route);
+    tensors.insert(route.tensor);
+  }
+  plan.tensors_elsewhere += plan.tensors_loaded - static_cast<std::int64_t>(tensors.size());
+  plan.tensors_loaded = static_cast<std::int64_t>(tensors.size());
+  plan.staging_bytes = staging_bytes(checkpoint, plan, threads);
 }
 
 }  // namespace inflight::loader

@@ -75,4 +75,7 @@ Result<std::optional<quant::FormatPolicy>> stored_policy(const JsonView& config)
 Result<LoadPlan> plan_load(const checkpoint::Checkpoint& checkpoint, const params::ParamTable& table, const params::Topology& topology,
                            const quant::FormatPolicy& policy, int threads);
 
+// What of the plan of all parameters concerns the rows of the table that are kept; the others get no memory (quant::keep_params).
+void keep_params(const checkpoint::Checkpoint& checkpoint, const std::vector<bool>& kept, int threads, LoadPlan& plan);
+
 }  // namespace inflight::loader

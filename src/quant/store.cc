@@ -53,6 +53,16 @@ Result<ParamPlan> plan_params(const params::ParamTable& table, const params::Top
   return plan;
 }
 
+void keep_params(ParamPlan& plan, const std::vector<bool>& kept) {
+  for (std::size_t i = 0; i < plan.slots.size(); ++i) {
+    Slot& slot = plan.slots[i];
+    if (kept[i] || slot.reserved) continue;
+    slot.reserved = true;
+    plan.weight_bytes -= place_bytes(slot);
+    plan.reserved_bytes += place_bytes(slot);
+  }
+}
+
 Result<void> ParamStore::allocate(const ParamPlan& plan) {
   slots_ = plan.slots;
   arena_ = TRY(Buffer::map(static_cast<std::size_t>(plan.weight_bytes + plan.reserved_bytes)));

@@ -20,7 +20,7 @@ struct Slot {
   std::int64_t lead = 0;           // Matrix::lead, counted in inputs
   std::int64_t offset = 0;         // into the arena, a multiple of 64
   PackedBytes bytes;
-  bool reserved = false;           // address space alone: an expert that other ranks have (params::Topology::placement)
+  bool reserved = false;           // address space alone: other ranks have it (an expert of params::Topology::placement, or keep_params())
   InputOrder order;                // of the activations (Matrix::order)
   bool gathers_inputs = false;     // Matrix::gathers_inputs
 };
@@ -36,6 +36,9 @@ struct ParamPlan {
 // stored_format[i]: the format the checkpoint already holds row i in (a converted folder), or nullptr; it wins over the policy.
 Result<ParamPlan> plan_params(const params::ParamTable& table, const params::Topology& topology, const FormatPolicy& policy,
                               const std::vector<bool>& stored_wide, const std::vector<const Format*>& stored_format);
+
+// Parameters that are not kept have address space alone.
+void keep_params(ParamPlan& plan, const std::vector<bool>& kept);
 
 class ParamStore {
  public:

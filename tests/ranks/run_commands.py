@@ -301,13 +301,119 @@ def calibration_sees_what_one_rank_sees():
                     raise Failed(f"{name} {flags}: {point} is {two[point]}, on one rank {value}")
 
 
-@case
-def what_needs_one_rank_says_so():
+def raw_tensors(folder):
+    """{name: (dtype, shape, bytes)} of all a folder's weights, which every file named in the index must hold once."""
+    found, files = {}, sorted(name for name in os.listdir(folder) if name.endswith(".safetensors"))
+    for name in files:
+        data = read(os.path.join(folder, name))
+        size = int.from_bytes(data[:8], "little")
+        for tensor, info in json.loads(data[8:8 + size]).items():
+            if tensor == "__metadata__":
+                continue
+            if tensor in found:
+                raise Failed(f"{tensor} is in two files of {folder}")
+            begin, end = info["data_offsets"]
+            found[tensor] = (info["dtype"], info["shape"], data[8 + size + begin:8 + size + end], name)
+    index = os.path.join(folder, "model.safetensors.index.json")
+    if os.path.exists(index):
+        with open(index, encoding="utf-8") as file:
+            if json.load(file)["weight_map"] != {tensor: value[3] for tensor, value in found.items()}:
+                raise Failed(f"the index of {folder} names other files")
+    return {tensor: value[:3] for tensor, value in found.items()}, len(files)
+
+
+def beside_weights(folder):
+    return {name: read(os.path.join(folder, name)) for name in os.listdir(folder) if not name.endswith((".safetensors", ".index.json"))}
+
+
+def check_conversion(source, ranks, *flags):
+    """The folder that several ranks write holds what one rank's holds; under mpirun, and started by inflight itself."""
     with tempfile.TemporaryDirectory() as tmp:
+        one = os.path.join(tmp, "one")
+        done([BINARY, "convert", source, *flags, "--output", one])
+        want, _ = raw_tensors(one)
+        for name, start in (("started", [BINARY]), ("mpirun", mpirun(ranks))):
+            out = os.path.join(tmp, name)
+            _, err = done([*start, "convert", source, *flags, "--output", out, *parallel(ranks)])
+            must(err, "wrote ")
+            got, files = raw_tensors(out)
+            if files != ranks:
+                raise Failed(f"{source} {flags}: {files} files of {ranks} ranks")
+            if got != want:
+                raise Failed(f"{source} {flags} on {ranks} ranks: other tensors: {[key for key in sorted(want.keys() | got.keys()) if want.get(key) != got.get(key)][:8]}")
+            if beside_weights(out) != beside_weights(one):
+                raise Failed(f"{source} {flags} on {ranks} ranks: other files beside the weights")
+        if sorted(os.listdir(tmp)) != ["mpirun", "one", "started"]:
+            raise Failed(f"it left {os.listdir(tmp)}")
+
+
+@case
+def conversion_writes_what_one_rank_writes():
+    check_conversion(model("tiny-qwen3"), 2, "--quantization", "wint8")
+    check_conversion(model("tiny-qwen3"), 3, "--quantization", "wint4-g32")
+    check_conversion(model("tiny-ernie4_5-moe"), 3, "--quantization", "wint4-g32", "--lm-head", "wint8")
+    check_conversion(model("tiny-deepseek-v3"), 2, "--quantization", "wint8")  # with parameters that follow from others
+
+
+@case
+def conversion_keeps_stored_forms():
+    for form, ranks in (("forms/gptq-4bit-act-order", 2), ("forms/ct-w4a16-channel-zero", 3), ("forms/fp8-block-deepseek-v3", 2), ("forms/paddle-wint8", 2)):
+        check_conversion(os.path.join(TESTS, form), ranks)
+
+
+@case
+def conversion_to_fp8_writes_what_one_rank_writes():
+    check_conversion(model("tiny-qwen3"), 2, "--quantization", "block_wise_fp8")
+    check_conversion(model("tiny-ernie4_5-moe"), 3, "--quantization", "tensor_wise_fp8")
+    check_conversion(model("tiny-qwen3"), 2, "--quantization", "tensor_wise_fp8", "--scales", os.path.join(model("tiny-qwen3"), "fp8_amax.json"))
+
+
+@case
+def conversion_over_tokens_needs_one_rank():
+    with tempfile.TemporaryDirectory() as tmp:
+        scales, out = os.path.join(tmp, "scales.safetensors"), os.path.join(tmp, "out")
+        done([BINARY, "calibrate", model("tiny-qwen3"), "--data", os.path.join(TESTS, "text", "heldout.txt"), "--windows", "2", "--window", "24", "--output", scales])
+        convert = ["convert", model("tiny-qwen3"), "--quantization", "tensor_wise_fp8", "--scales", scales]
+        _, err = done([BINARY, *convert, "--output", out, *parallel(2)], code=2)
+        must(err, "one rank does that alone", "--rounding nearest")
+        if sorted(os.listdir(tmp)) != ["scales.safetensors"]:
+            raise Failed(f"it left {os.listdir(tmp)}")
+        check_conversion(model("tiny-qwen3"), 2, *convert[2:], "--rounding", "nearest")
+
+
+@case
+def a_conversion_that_fails_on_one_rank_leaves_nothing():
+    with tempfile.TemporaryDirectory() as tmp:
+        run_cases.make_model(tmp, "copy", {"from": "tiny-qwen3"})
+        path = os.path.join(tmp, "copy", "model.safetensors")
+        data = bytearray(read(path))
+        size = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8:8 + size])
+        begin, end = header["model.layers.0.mlp.down_proj.weight"]["data_offsets"]
+        data[8 + size + begin:8 + size + end] = b"\xff" * (end - begin)  # NaN, of which only the rank that has the parameter hears
+        with open(path, "wb") as file:
+            file.write(data)
         out = os.path.join(tmp, "out")
-        must(done([BINARY, "convert", model("tiny-qwen3"), "--quantization", "wint8", "--output", out, *parallel(2)], code=2)[1], "convert is done by one rank", "--tensor-parallel-size 2")
-        if os.path.exists(out):
-            raise Failed("it wrote something")
+        for flags in (["wint8"], ["tensor_wise_fp8"]):
+            for start, ranks in (([BINARY], 2), (mpirun(3), 3)):
+                _, err = done([*start, "convert", os.path.join(tmp, "copy"), "--quantization", *flags, "--output", out, *parallel(ranks)], code=2)
+                must(err, "down_proj", "rank ")
+                if err.count("inflight: ") != 1 or os.listdir(tmp) != ["copy"]:
+                    raise Failed(f"told more than once, or something is left: {err} {os.listdir(tmp)}")
+        _, err = done(apart(["convert", model("tiny-qwen3"), "--quantization", "wint8", "--output", out, *parallel(2)],
+                            ["convert", model("tiny-qwen3"), "--quantization", "wint8", "--output", out + "2", *parallel(2)]), code=2)
+        must(err, "rank 1", "--output")
+        cut = changed_copy(tmp + "/copy", {"truncate": {"model.safetensors": 1000}})[1]
+        _, err = done(apart(["convert", model("tiny-qwen3"), "--quantization", "wint8", "--output", out, *parallel(2)],
+                            ["convert", cut, "--quantization", "wint8", "--output", out, *parallel(2)]), code=2)
+        must(err, "rank 1", "model.safetensors")
+        os.mkdir(out)
+        with open(os.path.join(out, "mine"), "wb"):
+            pass
+        _, err = done([BINARY, "convert", model("tiny-qwen3"), "--quantization", "wint8", "--output", out, *parallel(2)], code=2)
+        must(err, "exists already")
+        if sorted(os.listdir(tmp)) != ["copy", "out"] or os.listdir(out) != ["mine"]:
+            raise Failed(f"something is left: {os.listdir(tmp)}")
 
 
 # --- wrong use -------------------------------------------------------------------------------------------------------
@@ -427,6 +533,8 @@ def check_fault(command, rank, number):
     if code != 1 and not (command[0] == MPIRUN and code != 0):
         raise Failed(f"exit code {code} instead of 1; stderr: {run.stderr()[-2000:]}")
     must(run.stderr(), f"rank {rank}")
+    if rank != 0 and ("requests in" in run.stderr() or '"error"' in run.stdout()):
+        raise Failed(f"more than the one message: {run.stderr()[-2000:]} {run.stdout()[-2000:]}")
 
 
 @case
