@@ -47,11 +47,11 @@ engine::EngineOptions options_of(int groups, int tensor_ranks, int redundant, co
 
 // A model on ranks, and what each of them computed and holds.
 struct Ranked {
-  explicit Ranked(const engine::EngineOptions& options, const std::function<void(engine::OpenedModel&, int)>& followed = {})
+  explicit Ranked(const engine::EngineOptions& options, const std::function<void(engine::OpenedModel&, int)>& followed = {}, const std::vector<int>& hosts = {})
       : rows(kRanks, std::vector<std::int64_t>(6)), opened(kRanks), model(kRanks, kFolder, options, [=, this](engine::OpenedModel& own, int rank) {
           watch(own, rank);
           if (followed) followed(own, rank);
-        }) {
+        }, hosts) {
     if (model.opened) watch(**model.opened, 0);
   }
   void watch(engine::OpenedModel& own, int rank) {
@@ -114,16 +114,17 @@ std::int64_t expected_bytes(const engine::OpenedModel& opened) {
 struct Case {
   int groups, tensor_ranks, redundant;
   std::string quantization;
+  std::vector<int> hosts = {};  // of the ranks; {}: one
 };
 
 class ExpertBalance : public testing::TestWithParam<Case> {};
 
 TEST_P(ExpertBalance, the_heaviest_rank_gets_lighter_as_promised_and_logits_stay) {
-  const auto& [groups, tensor_ranks, redundant, quantization] = GetParam();
+  const auto& [groups, tensor_ranks, redundant, quantization, hosts] = GetParam();
   const auto windows = windows_of_text(8);
   const auto one = engine::open_model(kFolder, options_of(1, 1, -1, quantization)).value();
   const std::vector<float> expected = logits_of(*one, windows);
-  Ranked ranked(options_of(groups, tensor_ranks, redundant, quantization));
+  Ranked ranked(options_of(groups, tensor_ranks, redundant, quantization), {}, hosts);
   ASSERT_TRUE(ranked.model.opened) << ranked.model.opened.error().message;
   const double measured_before = measured_imbalance(ranked, windows);
   engine::ExpertBalancer balancer(ranked.lead());
@@ -136,6 +137,12 @@ TEST_P(ExpertBalance, the_heaviest_rank_gets_lighter_as_promised_and_logits_stay
   EXPECT_LT(rebalanced->after, 1.06);
   EXPECT_NEAR(measured_imbalance(ranked, windows), rebalanced->after, 0.05);
   expect_close(logits_of(ranked.lead(), windows), expected);
+  if (!hosts.empty()) {  // two: an expert and its replicas are on one of them
+    const params::ExpertPlacement& placement = *ranked.lead().runtime->placement;
+    for (std::int64_t layer = 0; layer < static_cast<std::int64_t>(placement.logical().size()); ++layer)
+      for (std::int64_t e = 0; e < placement.experts(); ++e)
+        for (const std::int32_t replica : placement.replicas(layer, e)) EXPECT_EQ(placement.rank_of(replica) / 2, placement.rank_of(placement.replicas(layer, e)[0]) / 2) << "layer " << layer << ", expert " << e;
+  }
   // Experts that left gave their memory back.
   for (const engine::OpenedModel* own : ranked.opened) EXPECT_EQ(own->store.weight_bytes(), expected_bytes(*own)) << "rank " << own->topology.ep_rank;
   // Nothing to gain a second time.
@@ -144,8 +151,8 @@ TEST_P(ExpertBalance, the_heaviest_rank_gets_lighter_as_promised_and_logits_stay
   for (const auto& outcome : ranked.model.end()) EXPECT_TRUE(outcome) << outcome.error().message;
 }
 
-INSTANTIATE_TEST_SUITE_P(Small, ExpertBalance, testing::Values(Case{1, 4, 4, ""}, Case{1, 4, 0, "wint8"}, Case{2, 2, 8, ""}, Case{4, 1, 4, "wint4-g32"}), [](const auto& test) {
-  std::string name = fmt::format("{}_groups_of_{}_redundant_{}_{}", test.param.groups, test.param.tensor_ranks, test.param.redundant, test.param.quantization);
+INSTANTIATE_TEST_SUITE_P(Small, ExpertBalance, testing::Values(Case{1, 4, 4, ""}, Case{1, 4, 8, "", {0, 0, 1, 1}}, Case{1, 4, 0, "wint8"}, Case{2, 2, 8, ""}, Case{4, 1, 4, "wint4-g32"}), [](const auto& test) {
+  std::string name = fmt::format("{}_groups_of_{}_redundant_{}_{}{}", test.param.groups, test.param.tensor_ranks, test.param.redundant, test.param.quantization, test.param.hosts.empty() ? "" : "two_hosts");
   std::ranges::replace(name, '-', '_');
   return name;
 });

@@ -136,11 +136,16 @@ Result<int> run(const Arguments& arguments) {
     return fail(Code::kInvalidArgument, "convert needs --quantization NAME (without it, checkpoints that another tool has quantized keep their numbers)");
   TRY(checkpoint::OutputFolder::create(arguments.output));  // and removed again: a bad --output shows before minutes of loading
   const std::string folder = TRY(checkpoint::resolve_model_folder(arguments.model.model));
-  if (arguments.model.ranks && TRY(takes_fp8_road(arguments, folder)) && TRY(engine::runs_model(folder, arguments.model.engine, arguments.fp8)))
-    return fail(Code::kUnsupported, "--scales \"{}\" holds tokens, over which the model runs to round its weights, and one rank does that alone\n"
-                "  hint: leave out --tensor-parallel-size, or give --rounding nearest, which several ranks do together", arguments.fp8.scales);
-  share_work(arguments.model);
-  const auto [report, seconds] = TRY(write(arguments));
+  Arguments mine = arguments;
+  if (arguments.model.ranks && TRY(takes_fp8_road(arguments, folder)) && TRY(engine::runs_model(folder, arguments.model.engine, arguments.fp8))) {
+    note("note: \"{}\" holds tokens, over which the model runs to round its weights: rank 0 does that alone, the others wait (--rounding nearest is shared by all)", arguments.fp8.scales);
+    mine.model.ranks = nullptr;
+    mine.model.engine.tensor_parallel_size = mine.model.engine.data_parallel_size = 1;
+    mine.model.engine.enable_expert_parallel = false;
+  } else {
+    share_work(arguments.model);
+  }
+  const auto [report, seconds] = TRY(write(mine));
   const loader::ExportReport& written = report.written;
   note("wrote {}: {} in {} file{}, {} ({})", arguments.output, human_bytes(written.bytes), written.files, written.files == 1 ? "" : "s", human_seconds(seconds),
        gigabytes_per_second(static_cast<double>(written.bytes), seconds));

@@ -37,6 +37,8 @@ class Comm {
   virtual ~Comm() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // Hosts, where each has equally many ranks of the group, one after another; else 1.
+  virtual int equal_hosts() const { return 1; }
 
   // data [n] f32 on every rank becomes the sum over ranks, or the largest. Every rank gets the same bits; the sum's order does not depend on timing.
   virtual void all_reduce_sum(float* data, std::int64_t n) = 0;

@@ -123,6 +123,16 @@ TEST(Threads, ranks_out_of_step_are_told) {
     EXPECT_THAT(message, testing::AllOf(HasSubstr("out of step"), HasSubstr("all_reduce_sum of 2"), HasSubstr("broadcast of 8")));
 }
 
+TEST(Threads, equal_hosts_counts_hosts_with_equal_runs_of_ranks) {
+  const auto of = [](std::vector<int> hosts) { return thread_ranks(hosts)[0]->equal_hosts(); };
+  EXPECT_EQ(of({0, 0, 0}), 1);
+  EXPECT_EQ(of({0, 0, 1, 1}), 2);
+  EXPECT_EQ(of({5, 2, 9}), 3);
+  EXPECT_EQ(of({0, 1, 0, 1}), 1);
+  EXPECT_EQ(of({0, 0, 1}), 1);
+  EXPECT_EQ(of({0, 1, 1}), 1);
+}
+
 TEST(Threads, all_to_all_needs_the_same_counts_on_both_sides) {
   auto ranks = thread_ranks(2);
   const auto messages = on_all(ranks, [](Comm& comm) {

@@ -490,6 +490,13 @@ void Group::barrier(Collective which) {
   meet();
 }
 
+int Group::equal_hosts() const {
+  const std::size_t each = hosts_[0].size();
+  for (std::size_t rank = 0; rank < places_.size(); ++rank)
+    if (hosts_.size() * each != places_.size() || host_of_[rank] != static_cast<int>(rank / each)) return 1;
+  return static_cast<int>(hosts_.size());
+}
+
 std::unique_ptr<Comm> Group::split(int color) {
   struct Wish {
     std::int64_t color, next_tag;

@@ -47,6 +47,7 @@ class Group final : public Comm {
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(places_.size()); }
+  int equal_hosts() const override;
   void all_reduce_sum(float* data, std::int64_t n) override;
   void all_reduce_max(float* data, std::int64_t n) override;
   void reduce_scatter_sum(const float* data, std::int64_t n, float* out) override;

@@ -10,6 +10,12 @@ namespace {
 // A layer moves when its heaviest rank gets lighter by at least this part: loads differ a little from one time to the next, and experts should not move for that.
 constexpr double kLeastGain = 0.02;
 
+// Hosts that experts are dealt to before their ranks: 1 where experts or replicas do not divide over them.
+int nodes_for(const comm::Comm& ranks, const params::ExpertPlacement& placement) {
+  const int hosts = ranks.equal_hosts();
+  return placement.experts() % hosts == 0 && placement.physical() % hosts == 0 ? hosts : 1;
+}
+
 }  // namespace
 
 Result<ExpertBalancer::Next> ExpertBalancer::next() {
@@ -25,7 +31,7 @@ Result<ExpertBalancer::Next> ExpertBalancer::next() {
     for (std::size_t e = 0; e < loads[layer].size(); ++e) sum += loads[layer][e] -= counted_.empty() ? 0 : counted_[layer][e];
   if (sum == 0) return fail(Code::kInvalidArgument, "no token has been routed since experts were placed: there is nothing to balance by");
   counted_ = all;
-  const params::ExpertPlacement best = TRY(params::balance_experts(loads, {.ranks = now.ranks(), .redundant = now.physical() - now.experts()}));
+  const params::ExpertPlacement best = TRY(params::balance_experts(loads, {.ranks = now.ranks(), .nodes = nodes_for(*opened.ranks, now), .redundant = now.physical() - now.experts()}));
   const auto heavy = params::rank_loads(now, loads), light = params::rank_loads(best, loads);
   Next next{.placement = nullptr, .promised = {.before = params::imbalance(heavy)}};
   std::vector<std::vector<std::int32_t>> logical = now.logical();

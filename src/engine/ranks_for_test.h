@@ -28,9 +28,10 @@ auto run_ranks(int n, Body&& body) {
 // A model on n ranks, of which this thread has rank 0's end. The others follow until it goes.
 class RankedModel {
  public:
-  // followed(opened, rank): what a follower does to its model before it follows.
-  RankedModel(int n, const std::string& folder, const EngineOptions& options, const std::function<void(OpenedModel&, int)>& followed = {}) : outcomes_(static_cast<std::size_t>(n)) {
-    auto ranks = comm::thread_ranks(n);
+  // followed(opened, rank): what a follower does to its model before it follows. hosts: of each rank; {}: all on one.
+  RankedModel(int n, const std::string& folder, const EngineOptions& options, const std::function<void(OpenedModel&, int)>& followed = {}, const std::vector<int>& hosts = {})
+      : outcomes_(static_cast<std::size_t>(n)) {
+    auto ranks = hosts.empty() ? comm::thread_ranks(n) : comm::thread_ranks(hosts);
     for (int rank = 1; rank < n; ++rank)
       followers_.emplace_back([=, this, comm = std::shared_ptr<comm::Comm>(std::move(ranks[static_cast<std::size_t>(rank)]))]() mutable {
         auto own = open_model(folder, options, {}, std::move(comm));
