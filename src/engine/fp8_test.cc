@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "checkpoint/read_tensor.h"
+#include "engine/compare_for_test.h"
 #include "engine/open_model.h"
 #include "engine/test_folder.h"
 #include "engine/test_forward.h"
@@ -19,23 +20,6 @@ using testing::HasSubstr;
 std::string tiny(const std::string& name) { return std::string(INFLIGHT_TEST_DATA) + "/tiny/" + name; }
 
 std::vector<float> golden_f32(const std::string& file, const std::string& name) { return checkpoint::read_named_f32(file, name).value(); }
-
-// Mean over positions of KL(softmax(a) || softmax(b)), rows of `vocabulary` logits.
-double mean_kl(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride, std::int64_t rows, std::int64_t vocabulary) {
-  const auto log_sum = [&](const float* x) {
-    double most = x[0], sum = 0;
-    for (std::int64_t i = 1; i < vocabulary; ++i) most = std::max(most, static_cast<double>(x[i]));
-    for (std::int64_t i = 0; i < vocabulary; ++i) sum += std::exp(static_cast<double>(x[i]) - most);
-    return most + std::log(sum);
-  };
-  double total = 0;
-  for (std::int64_t r = 0; r < rows; ++r) {
-    const float *x = a + r * a_stride, *y = b + r * b_stride;
-    const double lx = log_sum(x), ly = log_sum(y);
-    for (std::int64_t i = 0; i < vocabulary; ++i) total += std::exp(static_cast<double>(x[i]) - lx) * (static_cast<double>(x[i]) - lx - (static_cast<double>(y[i]) - ly));
-  }
-  return total / static_cast<double>(rows);
-}
 
 EngineOptions static_fp8(const std::string& model, const std::string& target) {
   EngineOptions options;

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "checkpoint/read_tensor.h"
+#include "engine/compare_for_test.h"
 #include "engine/test_forward.h"
 
 namespace inflight::engine {
@@ -32,22 +33,6 @@ std::unique_ptr<OpenedModel> open_fp32(const std::string& folder, const std::str
   auto opened = open_model(folder, options);
   if (!opened) ADD_FAILURE() << opened.error().message;
   return opened ? std::move(*opened) : nullptr;
-}
-
-float largest(const std::vector<float>& values) {
-  float most = 0;
-  for (const float v : values) most = std::max(most, std::fabs(v));
-  return most;
-}
-
-// Fails with the first position that is off, naming row and column. Tolerance: 2e-4 of the largest magnitude.
-void expect_close(const float* got, std::int64_t got_stride, const std::vector<float>& want, std::int64_t columns, const std::string& what) {
-  const float tolerance = 2e-4f * largest(want);
-  for (std::size_t i = 0; i < want.size(); ++i) {
-    const auto row = static_cast<std::int64_t>(i) / columns, column = static_cast<std::int64_t>(i) % columns;
-    const float value = got[row * got_stride + column];
-    ASSERT_LE(std::fabs(value - want[i]), tolerance) << what << " at token " << row << ", column " << column << ": got " << value << ", reference " << want[i];
-  }
 }
 
 struct Case {

@@ -11,6 +11,7 @@
 
 #include "checkpoint/read_tensor.h"
 #include "engine/collector.h"
+#include "engine/compare_for_test.h"
 #include "engine/engine.h"
 #include "engine/fake_model_for_test.h"
 #include "engine/ranks_for_test.h"
@@ -35,21 +36,6 @@ EngineOptions options_of(int ranks, const std::string& quantization = "", bool e
   options.threads = 1;
   options.tensor_parallel_size = ranks;
   return options;
-}
-
-float largest(const std::vector<float>& values) {
-  float most = 0;
-  for (const float v : values) most = std::max(most, std::fabs(v));
-  return most;
-}
-
-void expect_close(const float* got, std::int64_t got_stride, const std::vector<float>& want, std::int64_t columns, const std::string& what) {
-  const float tolerance = 2e-4f * largest(want);
-  for (std::size_t i = 0; i < want.size(); ++i) {
-    const auto row = static_cast<std::int64_t>(i) / columns, column = static_cast<std::int64_t>(i) % columns;
-    const float value = got[row * got_stride + column];
-    ASSERT_LE(std::fabs(value - want[i]), tolerance) << what << " at token " << row << ", column " << column << ": got " << value << ", reference " << want[i];
-  }
 }
 
 // Logits of one step, without the padding of their rows.
@@ -145,22 +131,6 @@ TEST(Ranks, a_vocabulary_that_ends_before_the_last_rank) {
   }
 }
 
-// Mean over positions of KL(softmax(a) || softmax(b)).
-double mean_kl(const std::vector<float>& a, const std::vector<float>& b, std::int64_t vocabulary) {
-  const auto log_sum = [&](const float* x) {
-    double most = x[0], sum = 0;
-    for (std::int64_t i = 1; i < vocabulary; ++i) most = std::max(most, static_cast<double>(x[i]));
-    for (std::int64_t i = 0; i < vocabulary; ++i) sum += std::exp(static_cast<double>(x[i]) - most);
-    return most + std::log(sum);
-  };
-  double total = 0;
-  for (std::size_t at = 0; at < a.size(); at += static_cast<std::size_t>(vocabulary)) {
-    const double lx = log_sum(&a[at]), ly = log_sum(&b[at]);
-    for (std::size_t i = at; i < at + static_cast<std::size_t>(vocabulary); ++i) total += std::exp(static_cast<double>(a[i]) - lx) * (static_cast<double>(a[i]) - lx - (static_cast<double>(b[i]) - ly));
-  }
-  return total * static_cast<double>(vocabulary) / static_cast<double>(a.size());
-}
-
 // Weights, activations, cache and attention in FP8, as fp8_test.cc holds one rank to it: single codes differ where sums do.
 TEST(Ranks, static_fp8_keeps_to_the_reference) {
   for (const std::string name : {"tiny-qwen2", "tiny-qwen3", "tiny-ernie4_5-moe"}) {
@@ -176,7 +146,8 @@ TEST(Ranks, static_fp8_keeps_to_the_reference) {
       const auto prompt = read_named_i64(golden, fmt::format("prompt.{}", i)).value();
       const auto plain = read_named_f32(golden, fmt::format("logits.{}", i)).value(), want = read_named_f32(golden_fp8, fmt::format("logits_fp8full-ocp.{}", i)).value();
       const auto got = logits_of(**model.opened, prompt, /*decode=*/i == 1, DType::kF8E4M3);
-      EXPECT_LE(mean_kl(want, got, 512), 0.25 * mean_kl(plain, want, 512)) << name << ", prompt " << i;
+      const auto kl = [&](const std::vector<float>& a, const std::vector<float>& b) { return mean_kl(a.data(), 512, b.data(), 512, static_cast<std::int64_t>(a.size()) / 512, 512); };
+      EXPECT_LE(kl(want, got), 0.25 * kl(plain, want)) << name << ", prompt " << i;
     }
     expect_fine(model);
   }
