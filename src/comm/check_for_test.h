@@ -1,5 +1,6 @@
 // What every backend must do, as functions of one rank: run on all ranks at the same time. Each returns what is wrong, or "".
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -72,9 +73,14 @@ inline std::string collectives(Comm& comm, int salt, const std::vector<std::vect
     const auto byte = [&](int from, int to, std::int64_t i) { return static_cast<std::uint8_t>(hash(static_cast<std::uint64_t>((salt * 64 + from) * 64 + to) << 32 ^ static_cast<std::uint64_t>(i))); };
     std::vector<std::uint8_t> mine(static_cast<std::size_t>(n)), gathered(static_cast<std::size_t>(n * size));
     for (std::int64_t i = 0; i < n; ++i) mine[static_cast<std::size_t>(i)] = byte(rank, 0, i);
-    comm.all_gather(mine.data(), n, gathered.data());
-    for (std::int64_t i = 0; i < n * size; ++i)
-      if (gathered[static_cast<std::size_t>(i)] != byte(static_cast<int>(i / n), 0, i % n)) return wrong("all_gather", n, i);
+    for (const bool in_place : {false, true}) {
+      std::uint8_t* own = gathered.data() + rank * n;
+      std::ranges::fill(gathered, std::uint8_t{0});
+      if (in_place) std::ranges::copy(mine, own);
+      comm.all_gather(in_place ? own : mine.data(), n, gathered.data());
+      for (std::int64_t i = 0; i < n * size; ++i)
+        if (gathered[static_cast<std::size_t>(i)] != byte(static_cast<int>(i / n), 0, i % n)) return wrong(in_place ? "all_gather in place" : "all_gather", n, i);
+    }
 
     for (int root = 0; root < size; ++root) {
       for (std::int64_t i = 0; i < n; ++i) mine[static_cast<std::size_t>(i)] = rank == root ? byte(root, 1, i) : 0;

@@ -45,7 +45,7 @@ class Comm {
   virtual void all_reduce_max(float* data, std::int64_t n) = 0;
   // data [size * n] f32: this rank's part [n] of the sum goes to out [n].
   virtual void reduce_scatter_sum(const float* data, std::int64_t n, float* out) = 0;
-  // `bytes` of every rank, in rank order, to all [size * bytes].
+  // `bytes` of every rank, in rank order, to all [size * bytes]. `mine` may be its own place in `all`.
   virtual void all_gather(const void* mine, std::int64_t bytes, void* all) = 0;
   // send_bytes[r] bytes to rank r, from `send` where they lie one after another; receive_bytes[r] from rank r, to `receive` likewise. Both sides know the counts.
   virtual void all_to_all(const void* send, std::span<const std::int64_t> send_bytes, void* receive, std::span<const std::int64_t> receive_bytes) = 0;

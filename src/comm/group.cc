@@ -323,7 +323,7 @@ void Group::all_gather(const void* mine, std::int64_t bytes, void* all) {
 
 // A rank's piece lies in its room, those of other hosts behind it in the rooms of the ranks that receive them.
 bool Group::gather(const std::byte* mine, std::int64_t bytes, std::byte* all) {
-  if (size() == 1) copy_bytes(all, mine, at(bytes));
+  if (size() == 1 && all != mine) copy_bytes(all, mine, at(bytes));
   if (size() == 1) return true;
   if (failure().failed()) return false;
   std::size_t most_relayed = 0;  // by any rank of any host

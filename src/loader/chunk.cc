@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "loader/exchange.h"
+#include "loader/shared_reads.h"
 
 namespace inflight::loader {
 
@@ -66,7 +67,7 @@ std::vector<Chunk> cut_chunks(const checkpoint::Checkpoint& checkpoint, const Lo
   for (std::size_t r = 0; r < plan.routes.size(); ++r) {
     const Route& route = plan.routes[r];
     const checkpoint::Tensor& tensor = checkpoint.tensors()[static_cast<std::size_t>(route.tensor)];
-    if (route.exchange) continue;
+    if (route.exchange || route.shared_read) continue;
     if (!route.matrix) {
       chunks.push_back({r, 0, 1});
       continue;
@@ -102,14 +103,14 @@ std::int64_t staging_bytes(const checkpoint::Checkpoint& checkpoint, const LoadP
     if (route.form >= 0) forms = std::max(forms, form_scratch_bytes(plan.forms[static_cast<std::size_t>(route.form)]));
     const std::int64_t whole = row * (route.form >= 0 && shared_scales(plan, route) ? route.rows : route.slice.row_end - route.slice.row_begin);
     if (const quant::Slot& slot = plan.params.slots[route.param]; slot.format && slot.format->group != 0) scales = std::max(scales, slot.bytes.scales * 2);
-    if (route.exchange) continue;
+    if (route.exchange || route.shared_read) continue;
     if (in_two_looks(plan, route)) matrix = std::max(matrix, std::min(whole, kMatrixStagingBytes / threads));
     const quant::SharedScales* shared = shared_scales(plan, route);
     largest = std::max(largest, shared && !in_two_looks(plan, route) ? shared->rows == 0 ? whole + panel : std::min(whole, row * shared->rows) + panel : in_tiles(plan, route) ? std::min(std::max(kTransposedTileBytes, panel), row * (route.slice.row_end - route.slice.row_begin)) + panel : std::min(tensor.bytes(), panel));
   }
   for (const std::int64_t bytes : plan.derive_bytes) derived = std::max(derived, bytes);
   const std::int64_t chunks = (threads + kReadAheadBuffers) * (largest + 8192) + threads * (forms + matrix);
-  return std::max(chunks, exchange_bytes(plan, threads)) + threads * derived + (threads + 1) * scales;  // threads may each be in another parameter, and one is just finished
+  return std::max({chunks, exchange_bytes(plan, threads), shared_read_bytes(plan) + threads * forms}) + threads * derived + (threads + 1) * scales;  // threads may each be in another parameter, and one is just finished
 }
 
 }  // namespace inflight::loader

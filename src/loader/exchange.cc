@@ -1,12 +1,12 @@
 #include "loader/exchange.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <map>
 #include <mutex>
 
-#include "loader/first_error.h"
+#include "loader/parallel.h"
+#include "loader/shared_reads.h"
 #include "loader/transpose.h"
 #include "tensor/buffer.h"
 
@@ -47,7 +47,7 @@ bool whole_groups(std::int64_t begin, std::int64_t end, std::int64_t all, std::i
 // Ranks that cut the row, one topology each; none where it is whole everywhere.
 std::vector<params::Topology> cutters(const ParamSpec& row, const params::Topology& topology) {
   std::vector<params::Topology> ranks;
-  if (topology.tp_size == 1 || row.split == params::Split::kReplicate || (row.expert >= 0 && topology.ep_size > 1)) return ranks;
+  if (!params::is_cut(row, topology)) return ranks;
   for (int rank = 0; rank < topology.tp_size; ++rank) {
     ranks.push_back(topology);
     ranks.back().tp_rank = rank;
@@ -138,7 +138,13 @@ class Loader {
       rows_.push_back(TRY(Buffer::map(static_cast<std::size_t>(part))));
       tiles_.push_back(TRY(Buffer::map(static_cast<std::size_t>(tile))));
     }
-    for (const ExchangeBatch& batch : plan_.batches) TRY(load_batch(batch));
+    std::vector<Part> parts = parts_of(plan_.batches[0]);
+    TRY(expect_all(parts));
+    for (std::size_t b = 0; b < plan_.batches.size(); ++b) {
+      std::vector<Part> next = b + 1 < plan_.batches.size() ? parts_of(plan_.batches[b + 1]) : std::vector<Part>{};
+      TRY(load_batch(plan_.batches[b], parts, next));
+      parts = std::move(next);
+    }
     return {};
   }
 
@@ -166,27 +172,41 @@ class Loader {
 
   const TensorInfo& tensor_of(const Route& route) const { return context_.checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].info; }
 
+  // Where the part's numbers lie, from the tensor's first byte.
+  FileRange range_of(const Part& part) const {
+    const Route& route = plan_.routes[part.chunk.route];
+    const Columns& c = part.columns;
+    const std::int64_t row_bytes = file_row_bytes(tensor_of(route)), wanted = c.read_end - c.read_begin, width = part.width;
+    const std::int64_t begin = route.transposed ? (route.first_input + c.read_begin) * row_bytes + part.chunk.row * width : part.chunk.row * row_bytes + c.read_begin * width;
+    return {begin, begin + (route.transposed ? (wanted - 1) * row_bytes + part.chunk.rows * width : (part.chunk.rows - 1) * row_bytes + wanted * width)};
+  }
+  Result<void> expect_all(const std::vector<Part>& parts) {
+    return each(context_.pool, parts, [this](const Part& part, int) -> Result<void> {
+      expect(part);
+      return {};
+    });
+  }
+  void expect(const Part& part) const { bytes_.expect(plan_.routes[part.chunk.route].tensor, range_of(part)); }
+
   // The numbers of the part, [rows][ld].
   Result<void> read_part(const Part& part, std::byte* out, std::byte* tile) const {
     const Route& route = plan_.routes[part.chunk.route];
     const Columns& c = part.columns;
     const std::int64_t row_bytes = file_row_bytes(tensor_of(route)), width = part.width, wanted = c.read_end - c.read_begin, zeros = (c.read_begin - c.first) * width, ld = c.ld * width;
+    const std::int64_t begin = range_of(part).begin;
     for (std::int64_t r = 0; zeros != 0 && r < part.chunk.rows; ++r) std::memset(out + r * ld, 0, static_cast<std::size_t>(zeros));
     if (route.transposed) {
-      const std::int64_t line = part.chunk.rows * width, begin = (route.first_input + c.read_begin) * row_bytes + part.chunk.row * width;
+      const std::int64_t line = part.chunk.rows * width;
       if (line == row_bytes) {
         TRY(bytes_.read(route.tensor, begin, wanted * line, tile));
       } else {
-        bytes_.expect(route.tensor, begin, begin + (wanted - 1) * row_bytes + line);
         for (std::int64_t k = 0; k < wanted; ++k) TRY(bytes_.read(route.tensor, begin + k * row_bytes, line, tile + k * line));
       }
       for (std::int64_t r = 0; r < part.chunk.rows; r += quant::kPanelRows)
         transpose(width, tile + r * width, line, wanted, std::min(quant::kPanelRows, part.chunk.rows - r), out + r * ld + zeros, c.ld);
       return {};
     }
-    const std::int64_t begin = part.chunk.row * row_bytes + c.read_begin * width;
     if (wanted * width == row_bytes && zeros == 0) return bytes_.read(route.tensor, begin, part.chunk.rows * row_bytes, out);
-    bytes_.expect(route.tensor, begin, begin + (part.chunk.rows - 1) * row_bytes + wanted * width);
     for (std::int64_t r = 0; r < part.chunk.rows; ++r) TRY(bytes_.read(route.tensor, begin + r * row_bytes, wanted * width, out + r * ld + zeros));
     return {};
   }
@@ -243,25 +263,15 @@ class Loader {
     return sink_.count(part.chunk.route, part.chunk.rows);
   }
 
-  // work(part, worker) on every part, by all threads.
-  template <class Work>
-  Result<void> each(const std::vector<Part>& parts, const Work& work) {
-    FirstError error;
-    std::atomic<std::size_t> next{0};
-    context_.pool.run([&](int worker) {
-      for (std::size_t i; !error.failed() && (i = next.fetch_add(1, std::memory_order_relaxed)) < parts.size();)
-        if (auto done = work(parts[i], worker); !done) error.report(i, std::move(done).error());
-    });
-    if (error.failed()) return std::unexpected(error.take());
-    return {};
-  }
-
-  Result<void> load_batch(const ExchangeBatch& batch) {
-    const std::vector<Part> parts = parts_of(batch);
+  // next: parts of the batch that follows.
+  Result<void> load_batch(const ExchangeBatch& batch, const std::vector<Part>& parts, const std::vector<Part>& next) {
     magnitudes_.assign(static_cast<std::size_t>(batch.magnitudes), 0.0f);
+    if (parts.empty()) TRY(expect_all(next));
     const auto place = [&](const Part& part, int worker) { return !batch.twice ? staging_.data() + part.place : rows_[static_cast<std::size_t>(worker)].data(); };
     const auto read = [&](const Part& part, int worker) { return read_part(part, place(part, worker), tiles_[static_cast<std::size_t>(worker)].data()); };
-    TRY(each(parts, [&](const Part& part, int worker) -> Result<void> {
+    TRY(each(context_.pool, parts, [&](const Part& part, int worker) -> Result<void> {
+      const auto i = static_cast<std::size_t>(&part - parts.data());  // and as much of the next batch
+      for (std::size_t ahead = i * next.size() / parts.size(); ahead < (i + 1) * next.size() / parts.size(); ++ahead) expect(next[ahead]);
       TRY(read(part, worker));
       TRY(scan(part, place(part, worker)));
       if (!advance_(part.read_bytes(), worker)) return fail(Code::kCancelled, "loading was stopped");
@@ -269,7 +279,7 @@ class Loader {
     }));
     context_.ranks->all_reduce_max(magnitudes_.data(), batch.magnitudes);
     if (auto error = context_.ranks->error()) return std::unexpected(*std::move(error));
-    return each(parts, [&](const Part& part, int worker) -> Result<void> {
+    return each(context_.pool, parts, [&](const Part& part, int worker) -> Result<void> {
       if (batch.twice) TRY(read(part, worker));
       return quantize(part, place(part, worker));
     });
@@ -324,6 +334,15 @@ LoadPlan of_params(const LoadPlan& plan, const std::vector<bool>& marked) {
       kept.parts.push_back(exchange);
     }
     if (!kept.parts.empty()) part.batches.push_back(std::move(kept));
+  }
+  for (const SharedBatch& batch : plan.shared_reads) {
+    SharedBatch kept{.bytes = batch.bytes};
+    for (SharedRead read : batch.reads) {
+      if (!marked[plan.routes[read.route].param]) continue;
+      read.route = place[read.route];
+      kept.reads.push_back(read);
+    }
+    if (!kept.reads.empty()) part.shared_reads.push_back(std::move(kept));
   }
   return part;
 }

@@ -1,6 +1,6 @@
 // Matrices whose scales follow from numbers on several ranks: a channel's scale under split inputs, a group, block or tensor across a border.
 // They are loaded after all others, in batches that are the same on every rank: each reads its part of a batch into memory and looks for the largest magnitudes,
-// the ranks exchange those, and each quantizes what it holds. Every byte is read once, but for parts larger than kMatrixStagingBytes that share one scale.
+// the ranks exchange those, and each quantizes what it holds, while the disk reads the next batch. Every byte is read once, but for parts larger than kMatrixStagingBytes that share one scale.
 //
 // Formats whose groups choose their codes by more than a magnitude (Format::whole_groups) have the numbers of a group that crosses a border read by both sides,
 // who find the same codes; each keeps its own columns.
@@ -11,6 +11,7 @@
 
 #include "loader/load.h"
 #include "loader/sink.h"
+#include "loader/tensor_bytes.h"
 
 namespace inflight::loader {
 
@@ -26,17 +27,6 @@ Result<void> plan_exchange(const checkpoint::Checkpoint& checkpoint, const param
 
 // Temporary memory at most.
 std::int64_t exchange_bytes(const LoadPlan& plan, int threads);
-
-// Bytes of a checkpoint's tensors, wherever they are; called from all threads of the pool.
-class TensorBytes {
- public:
-  virtual ~TensorBytes() = default;
-  // [begin, end) will be read in small runs, though perhaps not all of it.
-  virtual void expect(int tensor, std::int64_t begin, std::int64_t end) const = 0;
-  virtual Result<void> read(int tensor, std::int64_t offset, std::int64_t bytes, std::byte* into) const = 0;
-};
-// So many more bytes were read; false: nobody wants the rest. Called from all threads of the pool.
-using Advance = std::function<bool(std::int64_t bytes, int worker)>;
 
 // Loads plan.batches with the ranks of `context`. An error of this rank is returned and not told to the others.
 Result<void> load_exchanged(const LoadContext& context, Sink& sink, const TensorBytes& bytes, const Advance& advance);

@@ -27,6 +27,7 @@ struct Route {
   std::int64_t rows = 0, inputs = 0;  // of the whole piece
   std::size_t piece = 0;        // of the parameter
   bool exchange = false;        // loaded in LoadPlan::batches
+  bool shared_read = false;     // loaded in LoadPlan::shared_reads
   std::int64_t first_row = 0;   // of the whole piece, in the tensor seen as a matrix
   InputRange read;              // form >= 0: the inputs that are read, around those of the slice
 };
@@ -52,11 +53,25 @@ struct ExchangeBatch {
   bool twice = false;                     // they do not wait, but are read again
 };
 
+// Outputs of a piece in a stored form of which every rank needs all inputs (shared_reads.h).
+struct SharedRead {
+  std::size_t route = 0;
+  std::int64_t first = 0, rows = 0;       // of the piece
+  std::int64_t place = 0;                 // of its bytes among those of the batch
+};
+
+// What is read and gathered at once: the same on all ranks, in the same order.
+struct SharedBatch {
+  std::vector<SharedRead> reads;
+  std::int64_t bytes = 0;                 // that wait meanwhile on every rank
+};
+
 struct LoadPlan {
   quant::ParamPlan params;
   std::vector<Route> routes;             // in shard, then offset order
   std::vector<FormSource> forms;         // matrices in stored forms of other tools
   std::vector<ExchangeBatch> batches;    // loaded after the routes that are in none
+  std::vector<SharedBatch> shared_reads; // loaded after those
   bool wide_scales = false;              // group scales stay FP32, whatever they are
   std::int64_t source_bytes = 0;         // bytes of the checkpoint that will be read
   std::int64_t tensors_loaded = 0;       // tensors of which this rank reads some

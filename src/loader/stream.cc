@@ -1,7 +1,4 @@
 // The streaming loader. Memory: one chunk buffer a thread or, past the page cache, a ring of buffers; the destination arena, and the FP32 scales of the parameters in progress.
-#include <fcntl.h>
-#include <sys/uio.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -9,7 +6,9 @@
 #include "loader/exchange.h"
 #include "loader/first_error.h"
 #include "loader/load.h"
+#include "loader/page_cache.h"
 #include "loader/read_ahead.h"
+#include "loader/shared_reads.h"
 #include "loader/sink.h"
 #include "loader/stored_columns.h"
 #include "tensor/buffer.h"
@@ -31,27 +30,6 @@ constexpr int kReaders = 2;  // requests in flight to the disk: more brought not
 bool in_parts(const Route& route) {
   if (route.exchange) return true;
   return route.form >= 0 ? route.read.end - route.read.begin != route.inputs : route.matrix && route.slice.col_end - route.slice.col_begin != route.inputs;
-}
-
-// The page cache is about to be asked for small runs of [begin, end): the disk reads all of it at once, and for the other ranks of this host too.
-void expect(const InputFile& file, std::int64_t begin, std::int64_t end) {
-  constexpr std::int64_t kStep = 512 << 10;  // that one call reads ahead at least
-  for (std::int64_t at = begin; at < end; at += kStep) ::posix_fadvise(file.descriptor(), at, std::min(kStep, end - at), POSIX_FADV_WILLNEED);
-}
-
-// Whether the file's pages are mostly absent from the page cache, from samples that must not block.
-bool is_cold(const InputFile& file) {
-  constexpr int kSamples = 32;
-  int absent = 0, seen = 0;
-  for (int i = 0; i < kSamples; ++i) {
-    char byte;
-    const iovec view{&byte, 1};
-    const ssize_t got = ::preadv2(file.descriptor(), &view, 1, file.size() / kSamples * i, RWF_NOWAIT);
-    if (got == 1) ++seen;
-    else if (errno == EAGAIN) ++absent;
-    else return false;  // no such probe here: the page cache is the safe choice
-  }
-  return absent > seen;
 }
 
 // Reads one chunk's rows into `buffer`; returns where the data starts and how far apart the rows lie. stored: what is wanted of rows in a stored form of ours.
@@ -132,6 +110,20 @@ Result<void> accept_form(const Checkpoint& checkpoint, const LoadPlan& plan, con
   return sink.accept_form(chunk, bytes);
 }
 
+// Where what is read of a chunk lies in its file.
+FileRange range_of(const Checkpoint& checkpoint, const LoadPlan& plan, const Chunk& chunk) {
+  const Route& route = plan.routes[chunk.route];
+  const TensorInfo& tensor = checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].info;
+  if (route.form >= 0) {
+    const FormLines lines = form_lines(plan.forms[static_cast<std::size_t>(route.form)], 0, tensor, form_area(plan, chunk));
+    return {tensor.begin + lines.begin * lines.line_bytes + lines.offset, tensor.begin + (lines.end - 1) * lines.line_bytes + lines.offset + lines.bytes};
+  }
+  const std::int64_t row_bytes = file_row_bytes(tensor);
+  if (!route.transposed) return {tensor.begin + chunk.row * row_bytes, tensor.begin + (chunk.row + chunk.rows) * row_bytes};
+  const std::int64_t begin = tensor.begin + (route.first_input + route.slice.col_begin) * row_bytes, width = dtype_bits(tensor.dtype) / 8;
+  return {begin + chunk.row * width, begin + (route.slice.col_end - route.slice.col_begin - 1) * row_bytes + (chunk.row + chunk.rows) * width};
+}
+
 // A matrix whose scales follow from all of its numbers: they are read once into `staging`, or twice where that is too small for them, and looked at twice.
 // `chunk` holds all rows. check: false ends it early.
 Result<void> read_matrix(const InputFile& file, const TensorInfo& tensor, const Route& route, const Chunk& chunk, const Buffer& staging, Sink& sink) {
@@ -154,9 +146,9 @@ Result<void> read_matrix(const InputFile& file, const TensorInfo& tensor, const 
 class FileBytes final : public TensorBytes {
  public:
   FileBytes(const Checkpoint& checkpoint, const std::vector<bool>& cold) : checkpoint_(checkpoint), cold_(cold) {}
-  void expect(int tensor, std::int64_t begin, std::int64_t end) const override {
+  void expect(int tensor, FileRange range) const override {
     const checkpoint::Tensor& t = checkpoint_.tensors()[static_cast<std::size_t>(tensor)];
-    if (cold_[static_cast<std::size_t>(t.shard)]) loader::expect(checkpoint_.shards()[static_cast<std::size_t>(t.shard)], t.info.begin + begin, t.info.begin + end);
+    if (cold_[static_cast<std::size_t>(t.shard)]) read_soon(checkpoint_.shards()[static_cast<std::size_t>(t.shard)], {t.info.begin + range.begin, t.info.begin + range.end});
   }
   Result<void> read(int tensor, std::int64_t offset, std::int64_t bytes, std::byte* into) const override {
     const checkpoint::Tensor& t = checkpoint_.tensors()[static_cast<std::size_t>(tensor)];
@@ -177,7 +169,7 @@ Result<LoadReport> load_parameters(const LoadContext& context, const Progress& p
   // Tiles of transposed tensors are rows of a few kilobytes: what one tile leaves of a page, the next one takes from the page cache.
   std::vector<bool> tiled(checkpoint.shards().size());
   for (const Route& route : context.plan.routes)
-    if (!route.exchange && (in_tiles(context.plan, route) || in_two_looks(context.plan, route))) tiled[static_cast<std::size_t>(checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].shard)] = true;
+    if (!route.exchange && !route.shared_read && (in_tiles(context.plan, route) || in_two_looks(context.plan, route))) tiled[static_cast<std::size_t>(checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].shard)] = true;
   std::vector<InputFile> files;
   std::vector<bool> cold;
   std::vector<std::int64_t> chunk_bytes;
@@ -216,8 +208,6 @@ Result<LoadReport> load_parameters(const LoadContext& context, const Progress& p
     if (route.form >= 0) return read_codes(file_of(chunk), tensor, form_lines(context.plan.forms[static_cast<std::size_t>(route.form)], 0, tensor, form_area(context.plan, chunk)), buffer);
     if (route.transposed) return read_tile(file_of(chunk), tensor, route, chunk, buffer);
     const bool columns = route.matrix && route.stored >= 0;
-    if (in_parts(route) && cold[static_cast<std::size_t>(checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].shard)])
-      expect(file_of(chunk), tensor.begin + chunk.row * file_row_bytes(tensor), tensor.begin + (chunk.row + chunk.rows) * file_row_bytes(tensor));
     return read_chunk(file_of(chunk), tensor, route, chunk, buffer, columns ? stored_columns(context.plan.params.slots[route.param], route, tensor.dtype) : StoredColumns{});
   };
   // Bytes of chunk i are done; false: nobody wants the rest.
@@ -256,6 +246,13 @@ Result<LoadReport> load_parameters(const LoadContext& context, const Progress& p
       return {};
     }));
   }
+  // The disk reads what comes next while this is quantized.
+  const auto read_cached_soon = [&](std::size_t at) {
+    if (at >= cached.size()) return;
+    const Chunk& chunk = chunks[cached[at]];
+    if (cold[static_cast<std::size_t>(checkpoint.tensors()[static_cast<std::size_t>(context.plan.routes[chunk.route].tensor)].shard)]) read_soon(file_of(chunk), range_of(checkpoint, context.plan, chunk));
+  };
+  const std::size_t distance = 2 * kRun * static_cast<std::size_t>(context.pool.threads());
   std::atomic<std::size_t> next{0};
   context.pool.run([&](int worker) {
     auto reported = start;
@@ -282,6 +279,8 @@ Result<LoadReport> load_parameters(const LoadContext& context, const Progress& p
       if (first >= cached.size()) return;
       for (std::size_t at = first; at < last; ++at) {
         if (error.failed()) return;
+        if (at < distance) read_cached_soon(at);
+        read_cached_soon(at + distance);
         const Chunk& chunk = chunks[cached[at]];
         if (const Route& route = context.plan.routes[chunk.route]; in_two_looks(context.plan, route)) {
           const TensorInfo& tensor = checkpoint.tensors()[static_cast<std::size_t>(route.tensor)].info;
@@ -298,7 +297,9 @@ Result<LoadReport> load_parameters(const LoadContext& context, const Progress& p
   ring.reset();
   if (error.failed()) return std::unexpected(error.take());
   auto reported = start;  // of worker 0 alone
-  TRY(load_exchanged(context, sink, FileBytes(checkpoint, cold), [&](std::int64_t bytes, int worker) { return advance(bytes, chunks.size(), worker, reported); }));
+  const Advance advance_together = [&](std::int64_t bytes, int worker) { return advance(bytes, chunks.size(), worker, reported); };
+  TRY(load_exchanged(context, sink, FileBytes(checkpoint, cold), advance_together));
+  TRY(load_shared_reads(context, sink, FileBytes(checkpoint, cold), advance_together));
   for (std::size_t shard = 0; shard < files.size(); ++shard) TRY(checkpoint.verify_unchanged(static_cast<int>(shard)));
   TRY(sink.check_complete());
   if (progress && !progress(context.plan.source_bytes, context.plan.source_bytes)) return fail(Code::kCancelled, "loading was stopped");

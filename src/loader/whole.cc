@@ -19,7 +19,7 @@ namespace {
 class MemoryBytes final : public TensorBytes {
  public:
   explicit MemoryBytes(const std::map<int, Buffer>& tensors) : tensors_(tensors) {}
-  void expect(int, std::int64_t, std::int64_t) const override {}
+  void expect(int, FileRange) const override {}
   Result<void> read(int tensor, std::int64_t offset, std::int64_t bytes, std::byte* into) const override {
     std::memcpy(into, tensors_.at(tensor).data() + offset, static_cast<std::size_t>(bytes));
     return {};

@@ -89,6 +89,8 @@ Result<Range> columns(const ParamSpec& row, const Topology& whole) {
 
 }  // namespace
 
+bool is_cut(const ParamSpec& row, const Topology& topology) { return row.split != Split::kReplicate && shared_by(row, topology).tp_size > 1; }
+
 Result<bool> is_local(const ParamSpec& row, const Topology& topology) {
   if (row.expert < 0 || topology.ep_size == 1) return true;
   if (topology.placement) return topology.placement->on_rank(row.layer, row.expert, topology.ep_rank);

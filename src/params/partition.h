@@ -29,6 +29,9 @@ Result<void> check_ranks(const ParamTable& table, const Topology& topology);
 // Whether this rank holds any of the row: false for experts of other expert-parallel ranks, whose slices and sizes are empty.
 Result<bool> is_local(const ParamSpec& row, const Topology& topology);
 
+// Whether tensor-parallel ranks each hold a part of the row.
+bool is_cut(const ParamSpec& row, const Topology& topology);
+
 // An error names the row, the sizes, the rank count and the nearest that work when they do not divide.
 Result<Slice> slice_of(const ParamSpec& row, std::size_t piece, const Topology& topology);
 Result<std::int64_t> local_outputs(const ParamSpec& row, const Topology& topology);
