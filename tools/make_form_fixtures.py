@@ -16,10 +16,12 @@ import importlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
 import types
+import zlib
 
 import numpy as np
 import torch
@@ -60,8 +62,9 @@ def steps(w, group, bits, symmetric):
 
 
 class Gptq:
-    def __init__(self, bits=4, group=32, symmetric=True, act_order=False, version=1, head=False):
+    def __init__(self, bits=4, group=32, symmetric=True, act_order=False, version=1, head=False, alike=False):
         self.bits, self.group, self.symmetric, self.act_order, self.version, self.head = bits, group, symmetric, act_order, version, head
+        self.alike = alike                                     # matrices with the same inputs are sorted alike, as GPTQ does; others each in its own way
         without_its_init("auto_gptq", "auto_gptq.nn_modules", "auto_gptq.nn_modules.qlinear")
         self.layer = importlib.import_module("auto_gptq.nn_modules.qlinear.qlinear_cuda").QuantLinear
 
@@ -80,7 +83,8 @@ class Gptq:
         group = self.group if self.group > 0 else k
         g_idx = torch.arange(k) // group
         if self.act_order:
-            g_idx = g_idx[torch.randperm(k, generator=torch.Generator().manual_seed(len(name)))]
+            seed = zlib.crc32(re.sub("(q|k|v|gate|up)_proj", "fused", name).encode()) if self.alike else len(name)
+            g_idx = g_idx[torch.randperm(k, generator=torch.Generator().manual_seed(seed))]
         by_group = w[:, torch.argsort(g_idx, stable=True)]
         scale, zero = steps(by_group, group, self.bits, self.symmetric)
         top = 2 ** self.bits - 1
@@ -143,7 +147,6 @@ class Compressed:
                     kv_cache_scheme=None, sparsity_config={}, transform_config={}, version="0.20.1")
 
     def wants(self, name):
-        import re
         return not any(re.match(i[3:], name) if i.startswith("re:") else i == name for i in self.ignore)
 
     def pack(self, name, w):
@@ -298,6 +301,12 @@ def qwen3_moe():
                           num_experts=3, num_experts_per_tok=2, norm_topk_prob=True, tie_word_embeddings=False, rope_parameters=ROPE, **IDS)
 
 
+def qwen2_moe():
+    from transformers import Qwen2MoeConfig
+    return Qwen2MoeConfig(hidden_size=64, intermediate_size=64, moe_intermediate_size=96, shared_expert_intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                          num_experts=4, num_experts_per_tok=2, norm_topk_prob=False, tie_word_embeddings=False, rope_parameters=ROPE, **IDS)
+
+
 def deepseek():
     from transformers import DeepseekV3Config
     return DeepseekV3Config(hidden_size=48, intermediate_size=56, moe_intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, q_lora_rank=24,
@@ -334,6 +343,7 @@ FIXTURES = {
     "fp8-block-deepseek-v3": (deepseek, lambda: BlockFp8((32, 32))),
     "paddle-wint8": (ernie, lambda: Paddle(8)),
     "paddle-wint4": (ernie, lambda: Paddle(4)),
+    "gptq-4bit-act-order-moe": (qwen2_moe, lambda: Gptq(symmetric=False, act_order=True, alike=True)),
 }
 
 

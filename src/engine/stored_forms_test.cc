@@ -54,7 +54,7 @@ TEST_P(StoredForms, logits_agree_with_the_reference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, StoredForms,
-                         testing::Values("gptq-4bit-sym", "gptq-4bit-asym", "gptq-4bit-act-order", "gptq-8bit-v2-channel", "awq-g32", "ct-w4a16-group", "ct-w4a16-channel-zero",
+                         testing::Values("gptq-4bit-sym", "gptq-4bit-asym", "gptq-4bit-act-order", "gptq-4bit-act-order-moe", "gptq-8bit-v2-channel", "awq-g32", "ct-w4a16-group", "ct-w4a16-channel-zero",
                                          "ct-w4a16-g-idx", "ct-w8a16-group-zero", "ct-w8a8-int8", "ct-fp8-tensor", "ct-fp8-channel", "ct-fp8-block", "fp8-block-qwen3-moe",
                                          "fp8-block-deepseek-v3", "paddle-wint8", "paddle-wint4", "paddle-wint4-row-major"),
                          [](const auto& info) {
@@ -74,6 +74,7 @@ TEST(StoredFormsKept, matrices_keep_the_numbers_of_their_tool) {
   EXPECT_EQ(format_of("gptq-4bit-sym", "mlp.down_proj"), "int4-g32");
   EXPECT_EQ(format_of("gptq-4bit-act-order", "self_attn.qkv_proj"), "int4-g32-zp");
   EXPECT_EQ(format_of("gptq-4bit-act-order", "mlp.up_gate_proj"), "f32");  // the two matrices were sorted differently
+  EXPECT_EQ(format_of("gptq-4bit-act-order-moe", "mlp.experts.3.up_gate_proj"), "int4-g32-zp");
   EXPECT_EQ(format_of("gptq-8bit-v2-channel", "mlp.down_proj"), "int8-zp");
   EXPECT_EQ(format_of("awq-g32", "self_attn.o_proj"), "int4-g32-zp");
   EXPECT_EQ(format_of("awq-g32", "mlp.down_proj"), "bf16");

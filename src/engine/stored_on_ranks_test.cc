@@ -166,7 +166,8 @@ TEST_P(FormsOnRanks, kept_numbers_are_those_of_one_rank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FormsOnRanks,
-                         testing::Values(Case{"forms/gptq-4bit-sym", 1, true}, Case{"forms/gptq-4bit-asym", 1, true}, Case{"forms/gptq-4bit-act-order", 1, true}, Case{"forms/gptq-8bit-v2-channel", 1}, Case{"forms/awq-g32", 1},
+                         testing::Values(Case{"forms/gptq-4bit-sym", 1, true}, Case{"forms/gptq-4bit-asym", 1, true}, Case{"forms/gptq-4bit-act-order", 1, true}, Case{"forms/gptq-4bit-act-order-moe", 4, true},
+                                         Case{"forms/gptq-8bit-v2-channel", 1}, Case{"forms/awq-g32", 1},
                                          Case{"forms/ct-w4a16-group", 1, true}, Case{"forms/ct-w4a16-channel-zero", 1, true}, Case{"forms/ct-w4a16-g-idx", 1, true}, Case{"forms/ct-w8a16-group-zero", 1},
                                          Case{"forms/ct-w8a8-int8", 1}, Case{"forms/ct-fp8-tensor", 1}, Case{"forms/ct-fp8-channel", 1}, Case{"forms/ct-fp8-block", 1},
                                          Case{"forms/fp8-block-qwen3-moe", 1, true}, Case{"forms/fp8-block-deepseek-v3", 2}, Case{"forms/paddle-wint8", 2}, Case{"forms/paddle-wint4", 2},
@@ -194,7 +195,8 @@ INSTANTIATE_TEST_SUITE_P(All, FoldersOnRanks,
                          [](const auto& info) { return test_name(std::get<0>(info.param) + "_" + std::get<1>(info.param)); });
 
 INSTANTIATE_TEST_SUITE_P(OfForms, FoldersOnRanks,
-                         testing::Combine(testing::Values("forms/gptq-4bit-asym", "forms/gptq-4bit-act-order", "forms/gptq-8bit-v2-channel", "forms/ct-w4a16-channel-zero", "forms/ct-w4a16-g-idx", "forms/ct-w8a8-int8",
+                         testing::Combine(testing::Values("forms/gptq-4bit-asym", "forms/gptq-4bit-act-order", "forms/gptq-4bit-act-order-moe", "forms/gptq-8bit-v2-channel", "forms/ct-w4a16-channel-zero",
+                                                          "forms/ct-w4a16-g-idx", "forms/ct-w8a8-int8",
                                                           "forms/fp8-block-qwen3-moe"),
                                           testing::Values("")),
                          [](const auto& info) { return test_name(std::get<0>(info.param)); });
@@ -208,7 +210,7 @@ TEST_P(AnewOnRanks, codes_and_scales_are_those_of_one_rank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, AnewOnRanks,
-                         testing::Combine(testing::Values("forms/gptq-4bit-asym", "forms/gptq-4bit-act-order", "forms/awq-g32", "forms/ct-w4a16-channel-zero", "forms/ct-fp8-block", "forms/fp8-block-qwen3-moe",
+                         testing::Combine(testing::Values("forms/gptq-4bit-asym", "forms/gptq-4bit-act-order", "forms/gptq-4bit-act-order-moe", "forms/awq-g32", "forms/ct-w4a16-channel-zero", "forms/ct-fp8-block", "forms/fp8-block-qwen3-moe",
                                                           "forms/fp8-block-deepseek-v3", "forms/paddle-wint4", "gguf/qwen3-q4_k_m.gguf", "gguf/qwen3-moe.gguf"),
                                           testing::Values("wint8", "wint4", "wint4-g32", "wint4-g128", "wlut4", "tensor_wise_fp8", "block_wise_fp8")),
                          [](const auto& info) { return test_name(std::get<0>(info.param) + "_" + std::get<1>(info.param)); });
@@ -297,19 +299,10 @@ TEST(SortedInputsOnRanks, of_a_converted_folder_are_a_run_of_the_order) {
   EXPECT_GE(expect_slices(scratch.at("sorted")).topologies, 1);
 }
 
-TEST(SortedInputsOnRanks, of_experts_need_whole_experts) {
+TEST(SortedInputsOnRanks, of_experts_are_a_run_of_the_order) {
   const ScratchFolder scratch;
   sorted_folder(convert(scratch, "tiny/tiny-qwen3-moe", "wint4-g32"), "experts", ".experts.", 64).write(scratch.at("sorted"));
-  const std::string folder = scratch.at("sorted");
-  const auto planned = plan_model(folder, options_of(""));
-  ASSERT_TRUE(planned) << planned.error().message;
-  const ModelPlan& model = *planned;
-  const auto refused = load(folder, model.table, ranks_of(2, false)[1], "");
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, Code::kUnsupported);
-  EXPECT_THAT(refused.error().message, testing::HasSubstr(".mlp.experts.0.down_proj.weight: its inputs are sorted by group"));
-  EXPECT_THAT(refused.error().message, testing::HasSubstr("--enable-expert-parallel"));
-  for (const auto& loaded : load_ranks(folder, model.table, ranks_of(2, true), "", true)) EXPECT_TRUE(loaded) << loaded.error().message;
+  EXPECT_EQ(expect_slices(scratch.at("sorted")).topologies, 4);
 }
 
 // ---- what is wrong with a checkpoint is found by ranks too

@@ -230,9 +230,6 @@ Result<void> set_order(const ParamSpec& row, const params::Topology& topology, c
   slot.order = order;
   const params::Slice slice = TRY(params::slice_of(row, 0, topology));
   if (slice.col_end - slice.col_begin == row.inputs) return {};
-  if (row.role == Role::kExpert)
-    return fail(Code::kUnsupported, "{}: its inputs are sorted by group (act-order), and experts with sorted inputs cannot be cut over tensor-parallel ranks\n"
-                "  hint: --enable-expert-parallel keeps experts whole; --quantization quantizes them anew, in the order of their inputs", row.full_name());
   slot.order = std::make_shared<const std::vector<std::int32_t>>(order->begin() + slice.col_begin - slot.lead, order->begin() + slice.col_end);
   slot.gathers_inputs = true;
   return {};

@@ -7,6 +7,8 @@
 namespace inflight::nn {
 namespace {
 
+constexpr std::int64_t kCopyGrain = 64;  // rows that a worker copies at a time
+
 // Rows of a table that is split by its vocabulary: a rank's run, and the first rank's length, which is the longest.
 std::int64_t first_of_run(const params::ParamSpec& row, const params::Topology& topology) { return params::slice_of(row, 0, topology).value_or(params::Slice{}).row_begin; }
 std::int64_t longest_run(const params::ParamSpec& row, params::Topology topology) {
@@ -20,22 +22,24 @@ void sum_over_ranks(const Pass& pass, float* y, std::int64_t stride) {
   if (comm::Comm* ranks = pass.runtime.tensor_ranks) ranks->all_reduce_sum(y, pass.tokens * stride);
 }
 
-namespace {
-
-// What each rank has of a token's numbers, `columns` of them, side by side, in the order of the ranks: [T, ranks / copies * columns], in the workspace.
-// `copies` neighbouring ranks have the same ones. Every rank calls it.
 const float* gather_parts(Runtime& rt, const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t columns, std::int64_t copies) {
   comm::Comm& ranks = *rt.tensor_ranks;
   const std::int64_t parts = ranks.size() / copies, whole_columns = parts * columns;
   float* mine = rt.workspace.floats(tokens * columns);
   float* gathered = rt.workspace.floats(ranks.size() * tokens * columns);
   float* whole = rt.workspace.floats(tokens * whole_columns);
-  for (std::int64_t t = 0; t < tokens; ++t) std::copy_n(x + t * ldx, columns, mine + t * columns);
+  rt.pool->parallel_for(tokens, kCopyGrain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t) std::copy_n(x + t * ldx, columns, mine + t * columns);
+  });
   ranks.all_gather(mine, tokens * columns * static_cast<std::int64_t>(sizeof(float)), gathered);
-  for (std::int64_t part = 0; part < parts; ++part)
-    for (std::int64_t t = 0; t < tokens; ++t) std::copy_n(gathered + (part * copies * tokens + t) * columns, columns, whole + t * whole_columns + part * columns);
+  rt.pool->parallel_for(tokens, kCopyGrain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t)
+      for (std::int64_t part = 0; part < parts; ++part) std::copy_n(gathered + (part * copies * tokens + t) * columns, columns, whole + t * whole_columns + part * columns);
+  });
   return whole;
 }
+
+namespace {
 
 // One call when both arithmetics agree.
 void multiply_columns(const Pass& pass, const quant::Matrix& w, const float* x, std::int64_t ldx, float* y, std::int64_t ldy, const quant::PrepareRows& prepare) {

@@ -71,6 +71,10 @@ std::int64_t padded(std::int64_t n);  // n rounded up to a panel of 16: the row 
 // y [T, stride] of each rank becomes the sum over the ranks that share each matrix, one call for all rows. Nothing where there is one rank.
 void sum_over_ranks(const Pass& pass, float* y, std::int64_t stride);
 
+// What each rank has of a token's numbers, `columns` of them, side by side, in the order of the ranks: [T, ranks / copies * columns], in the workspace.
+// `copies` neighbouring ranks have the same ones. Every rank of several calls it; the thread pool is free.
+const float* gather_parts(Runtime& rt, const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t columns, std::int64_t copies = 1);
+
 // Shows the observer x [T, ldx], of which this rank has `columns` of a token's numbers: the observer gets those of all ranks side by side, in their order.
 // `copies` neighbouring ranks have the same ones. Every rank calls it, or none.
 void show_parts(Runtime& rt, std::size_t row, Observer::Place place, const float* x, std::int64_t ldx, std::int64_t tokens, std::int64_t columns, std::int64_t copies = 1);

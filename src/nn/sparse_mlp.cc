@@ -150,6 +150,13 @@ void SparseMlp::run_experts(Runtime& rt, const Part& part) const {
   compute(rt, arithmetic, converted, {.x = part.x, .ldx = part.ldx, .tokens = part.tokens, .chosen = choices.chosen, .weights = choices.weights}, part.y, part.ldy, all);
 }
 
+quant::GatherActivated SparseMlp::gather_over_ranks(Runtime& rt) {
+  if (!rt.tensor_ranks) return {};
+  return [&rt](const float* activated, std::int64_t ld, std::int64_t rows, std::int64_t columns) -> quant::WholeRows {
+    return {gather_parts(rt, activated, ld, rows, columns), columns * rt.tensor_ranks->size()};
+  };
+}
+
 void SparseMlp::compute(Runtime& rt, const quant::ExpertArithmetic& arithmetic, const std::byte* converted, const ExpertTokens& tokens, float* y, std::int64_t ldy, std::span<const std::int64_t> all) const {
   const std::int64_t experts = sizes_.routing.experts, top_k = sizes_.routing.top_k, rows = tokens.tokens * top_k;
   const auto up_gate = [&](std::int64_t e) { return &store_->matrix(up_gate_[static_cast<std::size_t>(e)]); };
@@ -184,12 +191,13 @@ void SparseMlp::compute(Runtime& rt, const quant::ExpertArithmetic& arithmetic, 
       groups[count++] = {up_gate(e), down(e), row, std::min<std::int64_t>(first[e + 1] - row, quant::kMostGroupRows)};
   const quant::Routed routed{.x = tokens.x, .ldx = tokens.ldx, .tokens = tokens.tokens, .token_of = token_of, .weight_of = weight_of, .y = y, .ldy = ldy};
   const auto take = [&rt](std::size_t bytes) { return rt.workspace.bytes(bytes); };
-  if (!rt.observer || all.empty()) return quant::apply_experts({groups, count}, arithmetic, routed, converted, *rt.pool, take);
+  const quant::GatherActivated gather = gather_over_ranks(rt);
+  if (!rt.observer || all.empty()) return quant::apply_experts({groups, count}, arithmetic, routed, converted, *rt.pool, take, {}, gather);
   rt.observer->see(up_gate_[0], Observer::Place::kInput, tokens.x, tokens.ldx, tokens.tokens, sizes_.hidden);
   float* seen = rt.workspace.floats(rows * sizes_.intermediate);  // of local rows; others' pass through it
   quant::apply_experts({groups, count}, arithmetic, routed, converted, *rt.pool, take, [&](std::size_t group, const float* activated, std::int64_t ld) {
     for (std::int64_t r = 0; r < groups[group].count; ++r) std::copy_n(activated + r * ld, sizes_.intermediate, seen + (groups[group].first + r) * sizes_.intermediate);
-  });
+  }, gather);
   for (std::int64_t e = 0; e < experts; ++e)
     show_activated(rt, e, seen + (is_local(e) ? first[e] : local_rows) * sizes_.intermediate, all[static_cast<std::size_t>(e)]);
   force_experts(rt, arithmetic, tokens.tokens, tokens.x, tokens.ldx, converted);
@@ -267,7 +275,7 @@ void SparseMlp::force_experts(Runtime& rt, const quant::ExpertArithmetic& arithm
     quant::apply_experts(groups, arithmetic, routed, converted, *rt.pool, [&rt](std::size_t bytes) { return rt.workspace.bytes(bytes); },
                          [&](std::size_t group, const float* activated, std::int64_t ld) {
                            for (std::int64_t r = 0; r < groups[group].count; ++r) std::copy_n(activated + r * ld, sizes_.intermediate, seen + (groups[group].first + r) * sizes_.intermediate);
-                         });
+                         }, gather_over_ranks(rt));
     show_activated(rt, e, seen, tokens);
     rt.workspace.rewind(mark);
   }

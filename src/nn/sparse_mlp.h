@@ -61,6 +61,8 @@ class SparseMlp {
   void force_experts(Runtime& rt, const quant::ExpertArithmetic& arithmetic, std::int64_t tokens, const float* x, std::int64_t ldx, const std::byte* converted) const;
   // Shows what the expert's down_proj multiplies: [rows, intermediate] on the ranks that compute the expert.
   void show_activated(Runtime& rt, std::int64_t expert, float* activated, std::int64_t rows) const;
+  // Of what is activated on all ranks, where experts are cut over several and their inputs sorted by group.
+  static quant::GatherActivated gather_over_ranks(Runtime& rt);
   bool is_local(std::int64_t expert) const { return expert >= first_ && expert < first_ + count_; }
 
   SparseMlpSizes sizes_;  // intermediate: of this rank

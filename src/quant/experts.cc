@@ -29,7 +29,7 @@ void wait_until(Ready&& ready) {
 enum Stage : std::int32_t {
   kGather,   // its rows of x, converted or copied from converted tokens
   kUpGate,   // (panels of gate and up) products and their activation
-  kConvert,  // of what came out
+  kConvert,  // of what came out, once that is gathered from all ranks where down takes it so
   kDown,     // (panels) products, added to y
   kStages
 };
@@ -49,21 +49,23 @@ struct Input {
 
 class Region {
  public:
+  // gathers: the region ends before down, and begin_down() makes another of the rest.
   Region(std::span<const ExpertRows> groups, const ExpertArithmetic& arithmetic, const Routed& routed, const std::byte* converted, int threads,
-         const std::function<std::byte*(std::size_t)>& take)
+         const std::function<std::byte*(std::size_t)>& take, bool gathers)
       : groups_(groups), arithmetic_(arithmetic), kernels_(*arithmetic.kernels), routed_(routed), converted_(converted), token_bytes_(arithmetic.converted_bytes(1)), hidden_(groups[0].up_gate->inputs),
-        zeros_(groups[0].down->lead),
-        intermediate_(groups[0].down->inputs - zeros_), whole_panels_(intermediate_ % kLane == 0), activated_stride_(padded(zeros_) + (whole_panels_ ? intermediate_ : padded(2 * intermediate_))) {
+        zeros_(std::ranges::max(groups, {}, [](const ExpertRows& group) { return group.down->lead; }).down->lead),
+        intermediate_(groups[0].down->inputs - groups[0].down->lead), whole_panels_(intermediate_ % kLane == 0), activated_stride_(padded(zeros_) + (whole_panels_ ? intermediate_ : padded(2 * intermediate_))),
+        up_panels_(whole_panels_ ? intermediate_ / kLane : groups[0].up_gate->panels()), down_panels_(groups[0].down->panels()), threads_(threads), activates_(!whole_panels_), converts_(!gathers) {
     const auto n = static_cast<std::int64_t>(groups.size());
     std::int64_t most = 0, rows = 0;
     for (const ExpertRows& group : groups) {
       most = std::max(most, group.count);
       rows = std::max(rows, group.first + group.count);
     }
-    const std::int64_t up_panels = whole_panels_ ? intermediate_ / kLane : groups[0].up_gate->panels(), down_panels = groups[0].down->panels();
+    rows_ = rows;
     // Panels that a worker takes at a time: long streams, but enough tasks to share. Even, since products work on pairs.
-    up_grain_ = std::clamp<std::int64_t>(up_panels * n / (threads * 8), 2, whole_panels_ ? 8 : 16) / 2 * 2;
-    down_grain_ = std::clamp<std::int64_t>(down_panels * n / (threads * 8), 2, 16) / 2 * 2;
+    up_grain_ = std::clamp<std::int64_t>(up_panels_ * n / (threads * 8), 2, whole_panels_ ? 8 : 16) / 2 * 2;
+    down_grain_ = std::clamp<std::int64_t>(down_panels_ * n / (threads * 8), 2, 16) / 2 * 2;
 
     const auto floats = [&](std::int64_t count) { return reinterpret_cast<float*>(take(static_cast<std::size_t>(count) * sizeof(float))); };
     const auto integers = [&](std::int64_t count) { return reinterpret_cast<std::int32_t*>(take(static_cast<std::size_t>(count) * sizeof(std::int32_t))); };
@@ -75,19 +77,18 @@ class Region {
     worker_floats_ = lead_ + most * columns_;
     panels_ = floats(worker_floats_ * threads);
     left_ = integers(n * kStages);
-    passed_ = integers(pieces(down_panels, down_grain_));
-    std::fill_n(passed_, pieces(down_panels, down_grain_), 0);
+    passed_ = integers(pieces(down_panels_, down_grain_));
+    std::fill_n(passed_, pieces(down_panels_, down_grain_), 0);
 
     std::size_t bytes = 0;
-    bool gathers = false;
+    bool collects = false;
     for (std::int64_t g = 0; g < n; ++g) {
       const ExpertRows& group = groups[static_cast<std::size_t>(g)];
       bytes += needs(*group.up_gate, group.count) + needs(*group.down, group.count);
-      gathers = gathers || !(direct(group) || copies(group));
+      collects = collects || !(direct(group) || copies(group));
     }
     std::byte* scratch = take(bytes);
-    gathered_ = gathers ? floats(rows * hidden_) : nullptr;
-    std::int64_t tasks = 0;
+    gathered_ = collects ? floats(rows * hidden_) : nullptr;
     for (std::int64_t g = 0; g < n; ++g) {
       const ExpertRows& group = groups[static_cast<std::size_t>(g)];
       const std::size_t in_bytes = needs(*group.up_gate, group.count), out_bytes = needs(*group.down, group.count);
@@ -99,32 +100,29 @@ class Region {
         inputs_[g * 2] = {gathered_ ? gathered_ + group.first * hidden_ : nullptr, hidden_, in_bytes == 0 ? nullptr : scratch};
       }
       scratch += in_bytes;
-      inputs_[g * 2 + 1] = {activated_ + group.first * activated_stride_ - zeros_, activated_stride_, out_bytes == 0 ? nullptr : scratch};
+      inputs_[g * 2 + 1] = {activated_ + group.first * activated_stride_ - group.down->lead, activated_stride_, out_bytes == 0 ? nullptr : scratch};
       scratch += out_bytes;
       std::int32_t* left = left_ + g * kStages;
       left[kGather] = direct(group) ? 0 : static_cast<std::int32_t>(pieces(group.count, kRowGrain));
-      left[kUpGate] = static_cast<std::int32_t>(pieces(up_panels, up_grain_));
-      left[kConvert] = whole_panels_ && out_bytes == 0 ? 0 : static_cast<std::int32_t>(pieces(group.count, kRowGrain));
-      left[kDown] = static_cast<std::int32_t>(pieces(down_panels, down_grain_));
-      for (int stage = 0; stage < kStages; ++stage) tasks += left[stage];
+      left[kUpGate] = static_cast<std::int32_t>(pieces(up_panels_, up_grain_));
+      left[kConvert] = !activates_ && (!converts_ || out_bytes == 0) ? 0 : static_cast<std::int32_t>(pieces(group.count, kRowGrain));
+      left[kDown] = static_cast<std::int32_t>(pieces(down_panels_, down_grain_));
     }
-
-    // A group's next stage comes so much later that hardly a worker waits for one, and so soon that what it needs is still in a cache.
-    const std::int64_t lag = 1 + 2 * threads / std::min(pieces(up_panels, up_grain_), pieces(down_panels, down_grain_));
-    tasks_ = reinterpret_cast<Task*>(take(static_cast<std::size_t>(tasks) * sizeof(Task)));
-    for (std::int64_t time = 0; count_ < tasks; ++time)
-      for (int stage = 0; stage < kStages; ++stage) {
-        const std::int64_t g = time - stage * lag;
-        if (g < 0 || g >= n) continue;
-        const std::int64_t rows_of = groups[static_cast<std::size_t>(g)].count;
-        const std::int64_t all = stage == kUpGate ? up_panels : stage == kDown ? down_panels : rows_of;
-        const std::int64_t grain = stage == kUpGate ? up_grain_ : stage == kDown ? down_grain_ : kRowGrain;
-        for (std::int32_t i = 0; i < left_[g * kStages + stage]; ++i)
-          tasks_[count_++] = {static_cast<std::int32_t>(g), static_cast<Stage>(stage), static_cast<std::int32_t>(i * grain), static_cast<std::int32_t>(std::min((i + 1) * grain, all))};
-      }
+    schedule(kGather, converts_ ? kDown : kConvert, take);
   }
 
-  std::int64_t tasks() const { return count_; }
+  // After a region of what comes before down.
+  void begin_down(const GatherActivated& gather, const std::function<std::byte*(std::size_t)>& take) {
+    const WholeRows whole = gather(activated_, activated_stride_, rows_, intermediate_);
+    activates_ = false;
+    converts_ = true;
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      Input& input = inputs_[g * 2 + 1];
+      if (groups_[g].down->gathers_inputs) input = {whole.x + groups_[g].first * whole.ld, whole.ld, input.converted};
+      left_[g * kStages + kConvert] = input.converted ? static_cast<std::int32_t>(pieces(groups_[g].count, kRowGrain)) : 0;
+    }
+    schedule(kConvert, kDown, take);
+  }
 
   void show(const SeeActivated& see) const {
     for (std::size_t g = 0; g < groups_.size(); ++g) see(g, activated_ + groups_[g].first * activated_stride_, activated_stride_);
@@ -148,6 +146,29 @@ class Region {
   }
 
  private:
+  // The tasks of stages [first, last].
+  void schedule(int first, int last, const std::function<std::byte*(std::size_t)>& take) {
+    const auto n = static_cast<std::int64_t>(groups_.size());
+    std::int64_t tasks = 0;
+    for (std::int64_t g = 0; g < n; ++g)
+      for (int stage = first; stage <= last; ++stage) tasks += left_[g * kStages + stage];
+    count_ = 0;
+    next_ = 0;
+    // A group's next stage comes so much later that hardly a worker waits for one, and so soon that what it needs is still in a cache.
+    const std::int64_t lag = 1 + 2 * threads_ / std::min(pieces(up_panels_, up_grain_), pieces(down_panels_, down_grain_));
+    tasks_ = reinterpret_cast<Task*>(take(static_cast<std::size_t>(tasks) * sizeof(Task)));
+    for (std::int64_t time = 0; count_ < tasks; ++time)
+      for (int stage = first; stage <= last; ++stage) {
+        const std::int64_t g = time - (stage - first) * lag;
+        if (g < 0 || g >= n) continue;
+        const std::int64_t rows_of = groups_[static_cast<std::size_t>(g)].count;
+        const std::int64_t all = stage == kUpGate ? up_panels_ : stage == kDown ? down_panels_ : rows_of;
+        const std::int64_t grain = stage == kUpGate ? up_grain_ : stage == kDown ? down_grain_ : kRowGrain;
+        for (std::int32_t i = 0; i < left_[g * kStages + stage]; ++i)
+          tasks_[count_++] = {static_cast<std::int32_t>(g), static_cast<Stage>(stage), static_cast<std::int32_t>(i * grain), static_cast<std::int32_t>(std::min((i + 1) * grain, all))};
+      }
+  }
+
   const ExpertRows& group(const Task& task) const { return groups_[static_cast<std::size_t>(task.group)]; }
   std::size_t needs(const Matrix& w, std::int64_t rows) const { return apply_scratch(w, arithmetic_.of(w), kernels_, rows); }
   bool shares(const Matrix& w) const { return token_bytes_ != 0 && convert_alike(*arithmetic_.like, w); }
@@ -195,9 +216,9 @@ class Region {
     const ExpertRows& rows = group(task);
     const Input& input = inputs_[task.group * 2 + 1];
     float* out = activated_ + rows.first * activated_stride_;
-    if (!whole_panels_)
+    if (activates_)
       for (std::int64_t r = task.begin; r < task.end; ++r) kernels_.vector->silu_mul(out + r * activated_stride_, out + r * activated_stride_ + intermediate_, intermediate_, out + r * activated_stride_);
-    if (input.converted) convert_activations(*rows.down, arithmetic_.of(*rows.down), kernels_, input.x, input.ldx, rows.count, task.begin, task.end, input.converted);
+    if (converts_ && input.converted) convert_activations(*rows.down, arithmetic_.of(*rows.down), kernels_, input.x, input.ldx, rows.count, task.begin, task.end, input.converted);
   }
 
   void down(const Task& task, float* panels) const {
@@ -221,9 +242,12 @@ class Region {
   const Routed& routed_;
   const std::byte* const converted_;  // [tokens][token_bytes_], where that is not 0
   const std::size_t token_bytes_;
-  const std::int64_t hidden_, zeros_, intermediate_;  // zeros_: what down has in front of its inputs (Matrix::lead)
+  const std::int64_t hidden_, zeros_, intermediate_;  // zeros_: the most that a down has in front of its inputs (Matrix::lead)
   const bool whole_panels_;  // gate ends with a panel, so that a task has both sides of what it activates
-  const std::int64_t activated_stride_;
+  const std::int64_t activated_stride_, up_panels_, down_panels_;
+  const int threads_;
+  bool activates_, converts_;  // what kConvert does
+  std::int64_t rows_ = 0;
   std::int64_t up_grain_ = 0, down_grain_ = 0, lead_ = 0, columns_ = 0, worker_floats_ = 0;
   Input* inputs_ = nullptr;        // [groups][2]: of up_gate, of down
   float* gathered_ = nullptr;      // [rows, hidden], where anything needs it
@@ -249,10 +273,15 @@ void ExpertArithmetic::convert(const float* x, std::int64_t ldx, std::int64_t be
 }
 
 void apply_experts(std::span<const ExpertRows> groups, const ExpertArithmetic& arithmetic, const Routed& routed, const std::byte* converted, ThreadPool& pool,
-                   const std::function<std::byte*(std::size_t)>& take, const SeeActivated& see) {
+                   const std::function<std::byte*(std::size_t)>& take, const SeeActivated& see, const GatherActivated& gather) {
   if (groups.empty()) return;
-  Region region(groups, arithmetic, routed, converted, pool.threads(), take);
+  const bool gathers = gather && std::ranges::any_of(groups, [](const ExpertRows& group) { return group.down->gathers_inputs; });
+  Region region(groups, arithmetic, routed, converted, pool.threads(), take, gathers);
   pool.run([&](int worker) { region.work(worker); });
+  if (gathers) {
+    region.begin_down(gather, take);
+    pool.run([&](int worker) { region.work(worker); });
+  }
   if (see) region.show(see);
 }
 

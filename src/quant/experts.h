@@ -47,10 +47,19 @@ struct ExpertArithmetic {
 // Shown what a group's down multiplies, once the region is over: [count, ld] of its rows, intermediate columns used.
 using SeeActivated = std::function<void(std::size_t group, const float* activated, std::int64_t ld)>;
 
+// Where a group's down has inputs of all ranks (Matrix::gathers_inputs): given this rank's activated rows [rows, ld], of which `columns` are used, returns those of
+// all ranks side by side. They last until the end of the call.
+struct WholeRows {
+  const float* x;   // [rows, ld]
+  std::int64_t ld;
+};
+using GatherActivated = std::function<WholeRows(const float* activated, std::int64_t ld, std::int64_t rows, std::int64_t columns)>;
+
 // One parallel region over all groups, whose tasks wait for those before them that they need and for nothing else. Groups in the order in which a
 // token's experts are to be added up; all matrices have the same sizes. What is added to a row of y depends on its token, experts and weights alone: bits do
 // not change with the other tokens or with threads. take(bytes) returns 64-byte aligned scratch that lasts until the end of the call.
+// gather: where there is one, and any down takes inputs of all ranks, it is called once, between a region of what comes before down and one of down.
 void apply_experts(std::span<const ExpertRows> groups, const ExpertArithmetic& arithmetic, const Routed& routed, const std::byte* converted, ThreadPool& pool,
-                   const std::function<std::byte*(std::size_t)>& take, const SeeActivated& see = {});
+                   const std::function<std::byte*(std::size_t)>& take, const SeeActivated& see = {}, const GatherActivated& gather = {});
 
 }  // namespace inflight::quant

@@ -59,15 +59,36 @@ struct Layer {
   std::int64_t intermediate;
 
   // `other`: the format of expert 2, or nullptr.
-  // lead: of down (Matrix::lead).
+  // lead: of down (Matrix::lead), but that of expert 2 where it has a format of its own.
   Layer(const Format& format, const Format* other, std::int64_t inner, std::int64_t lead = 0) : intermediate(inner) {
     for (unsigned e = 0; e < kExperts; ++e) {
       const Format& own = e == 2 && other ? *other : format;
       up_gate.push_back(random_matrix(own, 2 * inner, kHidden, 2 * e + 1));
-      down.push_back(random_matrix(own, kHidden, lead + inner, 2 * e + 2, lead));
+      const std::int64_t own_lead = &own == &format ? lead : 0;
+      down.push_back(random_matrix(own, kHidden, own_lead + inner, 2 * e + 2, own_lead));
+    }
+  }
+
+  // Now each down of the layer's format takes inputs of two ranks, of which this is the first.
+  void sort_inputs() {
+    for (std::size_t e = 0; e < kExperts; ++e) {
+      Matrix& w = down[e]->matrix(0);
+      if (w.format != down[0]->matrix(0).format) continue;
+      std::vector<std::int32_t> order;
+      for (std::int64_t k = 0; k < w.inputs; ++k) order.push_back(static_cast<std::int32_t>((k * 7 + static_cast<std::int64_t>(e)) % (2 * intermediate)));
+      w.order = std::make_shared<const std::vector<std::int32_t>>(std::move(order));
+      w.gathers_inputs = true;
     }
   }
 };
+
+// What the first of two ranks gathers: its own numbers, then what stands for the other's.
+void put_whole(const float* own, std::int64_t n, float* whole) {
+  for (std::int64_t k = 0; k < n; ++k) {
+    whole[k] = own[k];
+    whole[n + k] = 0.5f * own[n - 1 - k];
+  }
+}
 
 struct Routes {
   std::vector<std::vector<std::int64_t>> tokens;  // of each expert
@@ -110,7 +131,23 @@ std::vector<float> together(const Layer& layer, const ExpertArithmetic& arithmet
   std::byte* converted = take(arithmetic.converted_bytes(tokens));
   pool.parallel_for(tokens, 16, [&](std::int64_t begin, std::int64_t end) { arithmetic.convert(x.data(), kHidden, begin, end, converted); });
   const Routed routed{.x = x.data(), .ldx = kHidden, .tokens = tokens, .token_of = token_of.data(), .weight_of = weight_of.data(), .y = y.data(), .ldy = kStride};
-  apply_experts(groups, arithmetic, routed, converted, pool, take);
+  int calls = 0;
+  std::vector<float> whole;
+  const auto gather = [&](const float* activated, std::int64_t ld, std::int64_t rows, std::int64_t columns) -> WholeRows {
+    ++calls;
+    EXPECT_EQ(rows, std::ssize(token_of));
+    EXPECT_EQ(columns, layer.intermediate);
+    whole.resize(static_cast<std::size_t>(rows * 2 * columns));
+    for (std::int64_t r = 0; r < rows; ++r) put_whole(activated + r * ld, columns, whole.data() + r * 2 * columns);
+    return {whole.data(), 2 * columns};
+  };
+  std::vector<float> seen(token_of.size() * static_cast<std::size_t>(layer.intermediate));
+  apply_experts(groups, arithmetic, routed, converted, pool, take, [&](std::size_t group, const float* activated, std::int64_t ld) {
+    for (std::int64_t r = 0; r < groups[group].count; ++r) std::copy_n(activated + r * ld, layer.intermediate, seen.data() + (groups[group].first + r) * layer.intermediate);
+  }, gather);
+  EXPECT_EQ(calls, layer.down[0]->matrix(0).gathers_inputs ? 1 : 0);
+  for (std::size_t i = 0; i < whole.size(); i += static_cast<std::size_t>(2 * layer.intermediate))  // the observer sees this rank's
+    EXPECT_EQ(std::memcmp(whole.data() + i, seen.data() + i / 2, static_cast<std::size_t>(layer.intermediate) * sizeof(float)), 0);
   return y;
 }
 
@@ -130,7 +167,12 @@ std::vector<float> one_by_one(const Layer& layer, const ExpertArithmetic& arithm
       kernels_in_use().vector->silu_mul(up_gate.data(), up_gate.data() + layer.intermediate, layer.intermediate, up_gate.data());
       const std::int64_t lead = layer.down[e]->matrix(0).lead;
       std::vector<float> activated(static_cast<std::size_t>(lead), 0.0f);
-      activated.insert(activated.end(), up_gate.begin(), up_gate.begin() + layer.intermediate);
+      if (layer.down[e]->matrix(0).gathers_inputs) {
+        activated.assign(static_cast<std::size_t>(2 * layer.intermediate), 0.0f);
+        put_whole(up_gate.data(), layer.intermediate, activated.data());
+      } else {
+        activated.insert(activated.end(), up_gate.begin(), up_gate.begin() + layer.intermediate);
+      }
       product(layer.down[e]->matrix(0), activated.data(), down.data());
       kernels_in_use().vector->add_scaled(y.data() + t * kStride, down.data(), routes.weights[e][i], kHidden);
     }
@@ -160,20 +202,35 @@ TEST_P(Experts, have_the_bits_of_tokens_and_experts_taken_alone) {
     }
 }
 
-TEST_P(Experts, whose_down_begins_with_a_lead_are_given_as_many_zeros) {
-  for (const std::int64_t intermediate : {64, 40})
-    for (const std::int64_t lead : {8, 29}) {
-      const Layer layer(*GetParam(), nullptr, intermediate, lead);
-      for (const std::string_view compute : {"fp32", "int8"}) {
-        const ExpertArithmetic arithmetic{.kernels = &kernels_in_use(), .compute = make_compute_policy(compute, kernels_in_use().isa).value(), .like = &layer.up_gate[0]->matrix(0)};
-        for (const std::int64_t tokens : {1, 19}) {
-          const auto x = random_numbers(tokens * kHidden, 77, 1);
-          const auto want = one_by_one(layer, arithmetic, x, tokens);
-          for (const int threads : {1, 3})
-            ASSERT_EQ(std::memcmp(together(layer, arithmetic, x, tokens, threads).data(), want.data(), want.size() * sizeof(float)), 0) << compute << ", " << intermediate << ", lead " << lead;
-        }
+void expect_bits_of_one_by_one(const Layer& layer, const std::string& what) {
+  for (const std::string_view compute : {"fp32", "int8"})
+    for (const bool decode : {false, true}) {
+      const ExpertArithmetic arithmetic{.kernels = &kernels_in_use(), .compute = make_compute_policy(compute, kernels_in_use().isa).value(), .decode = decode, .like = &layer.up_gate[0]->matrix(0)};
+      for (const std::int64_t tokens : {1, 19}) {
+        const auto x = random_numbers(tokens * kHidden, 77, 1);
+        const auto want = one_by_one(layer, arithmetic, x, tokens);
+        for (const int threads : {1, 3})
+          ASSERT_EQ(std::memcmp(together(layer, arithmetic, x, tokens, threads).data(), want.data(), want.size() * sizeof(float)), 0) << what << ", " << compute << (decode ? ", decode" : ", prefill");
       }
     }
+}
+
+TEST_P(Experts, whose_down_begins_with_a_lead_are_given_as_many_zeros) {
+  for (const std::int64_t intermediate : {64, 40})
+    for (const std::int64_t lead : {8, 29})
+      for (const Format* other : {static_cast<const Format*>(nullptr), &bf16_format()})
+        expect_bits_of_one_by_one(Layer(*GetParam(), other, intermediate, lead), std::to_string(intermediate) + ", lead " + std::to_string(lead) + (other ? ", beside bf16" : ""));
+}
+
+// With an expert whose inputs are this rank's alone beside them, or without.
+TEST_P(Experts, whose_down_takes_inputs_of_all_ranks_gather_them_once) {
+  for (const std::int64_t intermediate : {64, 40})
+    for (const std::int64_t lead : {0, 8})
+      for (const Format* other : {static_cast<const Format*>(nullptr), &bf16_format()}) {
+        Layer layer(*GetParam(), other, intermediate, lead);
+        layer.sort_inputs();
+        expect_bits_of_one_by_one(layer, std::to_string(intermediate) + ", lead " + std::to_string(lead) + (other ? ", beside bf16" : ""));
+      }
 }
 
 // What a product takes, from rows and from tokens converted apart: the same memory, offsets' sums and E4M3 activations included.
