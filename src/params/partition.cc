@@ -42,15 +42,19 @@ std::string experts_refusal(const ParamSpec& row, int ranks) {
   return row.expert < 0 || row.experts % ranks == 0 ? std::string() : fmt::format("{} experts do not divide over {} expert-parallel ranks", row.experts, ranks);
 }
 
-// "4 ranks, or 8": the nearest counts below and above `ranks` that work.
+struct Noun {
+  std::string_view one = "rank count", many = "rank counts";
+};
+
+// "the nearest rank counts that work are 4 and 8": those below and above `asked`.
 template <class Works>
-std::string nearest(int ranks, const Works& works) {
-  int below = ranks - 1, above = ranks + 1;
-  while (below > 1 && !works(below)) --below;
+std::string nearest(int asked, const Works& works, const Noun& noun = {}) {
+  int below = asked - 1, above = asked + 1;
+  while (below > 0 && !works(below)) --below;
   while (above <= kMostRanks && !works(above)) ++above;
-  std::string text = fmt::format("the nearest rank count{} that work{} {} {}", above <= kMostRanks ? "s" : "", above <= kMostRanks ? "" : "s", above <= kMostRanks ? "are" : "is", below);
-  if (above <= kMostRanks) text += fmt::format(" and {}", above);
-  return text;
+  if (below > 0 && above <= kMostRanks) return fmt::format("the nearest {} that work are {} and {}", noun.many, below, above);
+  if (below > 0 || above <= kMostRanks) return fmt::format("the nearest {} that works is {}", noun.one, below > 0 ? below : above);
+  return fmt::format("no {} works", noun.one);
 }
 
 Result<void> check(const ParamSpec& row, const Topology& topology) {
@@ -144,10 +148,21 @@ Result<void> check_ranks(const ParamTable& table, const Topology& topology) {
   std::string text;
   for (const auto& [why, name] : refusals) text += fmt::format("\n  {}: {}", name, why);
   if (more > 0) text += fmt::format("\n  and {} more parameters", more);
-  // Where experts are dealt out, their ranks are the tensor-parallel ones times those of other data: that factor stays.
   const int groups = topology.ep_size == 1 ? 1 : std::max(topology.ep_size / topology.tp_size, 1);
-  const auto works = [&](int ranks) { return works_on(table, ranks, topology.ep_size == 1 ? 1 : ranks * groups); };
-  return fail(Code::kUnsupported, "the model cannot be cut over {} ranks:{}\n  hint: {}", topology.tp_size, text, nearest(topology.tp_size, works));
+  const auto works = [&](int tensor_ranks, int expert_ranks) {
+    if (!topology.placement) return works_on(table, tensor_ranks, expert_ranks);
+    const auto fits = [&](const ParamSpec& row) { return row.expert >= 0 || refusal(row, tensor_ranks).empty(); };
+    return topology.placement->physical() % expert_ranks == 0 && std::ranges::all_of(table.rows, fits);
+  };
+  if (groups == 1)
+    return fail(Code::kUnsupported, "the model cannot be cut over {} ranks:{}\n  hint: {}", topology.tp_size, text,
+                nearest(topology.tp_size, [&](int ranks) { return works(ranks, topology.ep_size == 1 ? 1 : ranks); }));
+  // Experts are dealt to the ranks of all groups: one of the two counts stays as asked for, that of a group where it suits.
+  const bool suits = std::ranges::all_of(table.rows, [&](const ParamSpec& row) { return cut(row).empty(); });
+  const std::string hint = suits ? nearest(groups, [&](int n) { return works(topology.tp_size, n == 1 ? 1 : topology.tp_size * n); }, {"group count (--data-parallel-size)", "group counts (--data-parallel-size)"})
+                                 : nearest(topology.tp_size, [&](int n) { return works(n, n * groups); },
+                                           {"rank count of a group (--tensor-parallel-size)", "rank counts of a group (--tensor-parallel-size)"});
+  return fail(Code::kUnsupported, "the model cannot be cut over {} groups of {} rank{}:{}\n  hint: {}", groups, topology.tp_size, topology.tp_size == 1 ? "" : "s", text, hint);
 }
 
 Result<std::int64_t> local_outputs(const ParamSpec& row, const Topology& topology) {

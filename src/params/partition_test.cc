@@ -88,6 +88,20 @@ TEST(Partition, rank_counts_are_those_that_suit_every_row_and_a_refusal_tells_al
   EXPECT_THAT(check_ranks(table, {.tp_size = 4, .ep_size = 4}).error().message, testing::HasSubstr("6 experts do not divide over 4 expert-parallel ranks"));
 }
 
+// 12 query and 4 KV heads, 6 experts.
+TEST(Partition, groups_of_ranks_are_refused_with_the_count_that_is_to_change) {
+  ParamTable table;
+  table.rows.push_back(qkv(12, 4, 4, 16));
+  table.rows.push_back({.scope = "e0", .name = "up", .role = Role::kExpert, .split = Split::kOutputs, .pieces = {{"up", 15}}, .inputs = 16, .expert = 0, .experts = 6});
+  const auto refusal = [&](const Topology& topology) { return check_ranks(table, topology).error().message; };
+  EXPECT_THAT(refusal({.tp_size = 1, .ep_size = 4}), testing::AllOf(testing::HasSubstr("cannot be cut over 4 groups of 1 rank:\n  e0.up.weight: 6 experts do not divide over 4 expert-parallel ranks"),
+                                                                   testing::HasSubstr("hint: the nearest group counts (--data-parallel-size) that work are 3 and 6")));
+  EXPECT_THAT(refusal({.tp_size = 2, .ep_size = 8}), testing::HasSubstr("hint: the nearest group count (--data-parallel-size) that works is 3"));
+  EXPECT_THAT(refusal({.tp_size = 3, .ep_size = 9}), testing::AllOf(testing::HasSubstr("cannot be cut over 3 groups of 3 ranks:"), testing::HasSubstr("qkv_proj.weight: 16 outputs in units of 4 do not divide over 3 ranks"),
+                                                                   testing::HasSubstr("hint: the nearest rank count of a group (--tensor-parallel-size) that works is 2")));
+  EXPECT_THAT(refusal({.tp_size = 3, .ep_size = 15}), testing::HasSubstr("hint: no rank count of a group (--tensor-parallel-size) works"));
+}
+
 TEST(ParamSpec, names_of_pieces_follow_the_checkpoint) {
   const ParamSpec row = qkv(8, 2, 4, 16);
   EXPECT_EQ(row.full_name(), "model.layers.0.self_attn.qkv_proj.weight");
