@@ -11,14 +11,13 @@
 #include "engine/engine.h"
 #include "engine/rank_groups.h"
 #include "engine/ranks_for_test.h"
+#include "engine/tiny_models_for_test.h"
 #include "models/model.h"
 
 namespace inflight::engine {
 namespace {
 
 using ::testing::ElementsAre;
-
-std::string tiny(const std::string& name) { return std::string(INFLIGHT_TEST_DATA) + "/tiny/" + name; }
 
 EngineOptions options_of(int groups, int tensor_ranks) {
   EngineOptions options;
@@ -70,7 +69,7 @@ void expect_close(const std::vector<float>& got, const std::vector<float>& want,
 class DataParallel : public testing::TestWithParam<std::string> {};
 
 TEST_P(DataParallel, logits_and_hidden_states_are_those_of_the_reference) {
-  const std::string folder = tiny(GetParam()), golden = folder + "/golden.safetensors";
+  const std::string folder = tiny(GetParam()), golden = tiny_model(GetParam()).reference();
   std::vector<std::vector<std::int32_t>> prompts;
   std::vector<float> reference;
   for (int i = 0; i < 3; ++i) {
@@ -83,13 +82,18 @@ TEST_P(DataParallel, logits_and_hidden_states_are_those_of_the_reference) {
   ASSERT_FALSE(prompts.empty());
   const auto one = open_model(folder, options_of(1, 1)).value();
   const auto expected = forward(*one, prompts, 1);
-  for (const auto& [groups, tensor_ranks] : {std::pair(2, 1), std::pair(2, 2), std::pair(4, 1)})
+  const std::int64_t experts = one->model->info().experts;
+  for (const auto& [groups, tensor_ranks] : {std::pair(2, 1), std::pair(2, 2), std::pair(4, 1), std::pair(3, 1)})
     for (const auto travel : {nn::Runtime::Travel::kToExperts, nn::Runtime::Travel::kToAll}) {
       SCOPED_TRACE(testing::Message() << groups << " groups of " << tensor_ranks << (travel == nn::Runtime::Travel::kToExperts ? ", all-to-all" : ", all-gather"));
       RankedModel model(groups * tensor_ranks, folder, options_of(groups, tensor_ranks), [=](OpenedModel& opened, int) { opened.runtime->travel = travel; });
-      if (!model.opened && model.opened.error().message.find("cannot be cut") != std::string::npos && tensor_ranks > 1) continue;
+      if (!has(tiny_model(GetParam()).ranks, tensor_ranks) || experts % (groups * tensor_ranks) != 0) {
+        ASSERT_FALSE(model.opened);
+        EXPECT_THAT(model.opened.error().message, testing::HasSubstr("cannot be cut over " + std::to_string(groups) + " groups"));
+        continue;
+      }
       ASSERT_TRUE(model.opened) << model.opened.error().message;
-      EXPECT_EQ((*model.opened)->runtime->expert_ranks != nullptr, one->model->info().experts > 0);
+      EXPECT_EQ((*model.opened)->runtime->expert_ranks != nullptr, experts > 0);
       (*model.opened)->runtime->travel = travel;
       const auto got = forward(**model.opened, prompts, 1);
       expect_close(got.logits, reference, 2e-4f, "logits of the reference");
@@ -102,12 +106,7 @@ TEST_P(DataParallel, logits_and_hidden_states_are_those_of_the_reference) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiny, DataParallel, testing::Values("tiny-qwen3-moe", "tiny-qwen2-moe", "tiny-glm4-moe", "tiny-ernie4_5-moe", "tiny-deepseek-v2", "tiny-deepseek-v2-lite", "tiny-deepseek-v3", "tiny-qwen3"),
-                         [](const auto& test) {
-                           std::string name = test.param;
-                           std::ranges::replace_if(name, [](char c) { return c == '-' || c == '.'; }, '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Tiny, DataParallel, testing::ValuesIn(tiny_names(/*cut=*/false)), [](const auto& test) { return test_label(test.param); });
 
 // Greedy answers of requests that come at different times, on a cache that is too small for all: some are preempted.
 std::map<RequestId, std::vector<std::int32_t>> answers(std::unique_ptr<OpenedModel> opened, EngineOptions options, std::int64_t& preemptions) {
@@ -138,18 +137,20 @@ std::map<RequestId, std::vector<std::int32_t>> answers(std::unique_ptr<OpenedMod
 }
 
 TEST(DataParallelEngine, answers_are_those_of_one_rank) {
-  const std::string folder = tiny("tiny-ernie4_5-moe");
-  std::int64_t preemptions = 0;
-  const auto expected = answers(open_model(folder, options_of(1, 1)).value(), options_of(1, 1), preemptions);
-  EXPECT_GT(preemptions, 0);
-  ASSERT_EQ(expected.size(), 7u);
-  for (const auto& [groups, tensor_ranks] : {std::pair(2, 1), std::pair(2, 2), std::pair(3, 1)}) {
-    SCOPED_TRACE(testing::Message() << groups << " groups of " << tensor_ranks);
-    if (groups == 3) continue;  // 3 ranks do not divide the experts
-    RankedModel model(groups * tensor_ranks, folder, options_of(groups, tensor_ranks));
-    ASSERT_TRUE(model.opened) << model.opened.error().message;
-    EXPECT_EQ(answers(*std::move(model.opened), options_of(groups, tensor_ranks), preemptions), expected);
-    for (const auto& outcome : model.end()) EXPECT_TRUE(outcome) << outcome.error().message;
+  for (const auto& [name, layouts] : {std::pair(std::string("tiny-ernie4_5-moe"), std::vector{std::pair(2, 1), std::pair(2, 2), std::pair(8, 1)}), std::pair(std::string("tiny-deepseek-v2"), std::vector{std::pair(3, 1), std::pair(6, 1)}),
+                                      std::pair(std::string("tiny-llama-dynamic"), std::vector{std::pair(2, 2), std::pair(3, 1)})}) {
+    const std::string folder = tiny(name);
+    std::int64_t preemptions = 0;
+    const auto expected = answers(open_model(folder, options_of(1, 1)).value(), options_of(1, 1), preemptions);
+    EXPECT_GT(preemptions, 0);
+    ASSERT_EQ(expected.size(), 7u);
+    for (const auto& [groups, tensor_ranks] : layouts) {
+      SCOPED_TRACE(testing::Message() << name << ", " << groups << " groups of " << tensor_ranks);
+      RankedModel model(groups * tensor_ranks, folder, options_of(groups, tensor_ranks));
+      ASSERT_TRUE(model.opened) << model.opened.error().message;
+      EXPECT_EQ(answers(*std::move(model.opened), options_of(groups, tensor_ranks), preemptions), expected);
+      for (const auto& outcome : model.end()) EXPECT_TRUE(outcome) << outcome.error().message;
+    }
   }
 }
 

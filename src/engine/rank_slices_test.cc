@@ -13,6 +13,7 @@
 #include "checkpoint/checkpoint.h"
 #include "comm/threads.h"
 #include "engine/test_folder.h"
+#include "engine/tiny_models_for_test.h"
 #include "kernels/dispatch.h"
 #include "loader/exchange.h"
 #include "loader/load.h"
@@ -24,8 +25,6 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-
-std::string tiny(const std::string& name) { return std::string(INFLIGHT_TEST_DATA) + "/tiny/" + name; }
 
 // A model's parameters as one rank of a topology has them.
 struct Loaded {
@@ -208,7 +207,7 @@ TEST_P(RankSlices, are_those_of_one_rank_bit_for_bit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiny, RankSlices,
-                         testing::Combine(testing::Values("tiny-llama", "tiny-llama-odd", "tiny-qwen3-moe", "tiny-qwen2-moe", "tiny-glm4-moe", "tiny-deepseek-v3", "tiny-deepseek-v2-lite", "tiny-ernie4_5-moe-paddle"),
+                         testing::Combine(testing::ValuesIn(tiny_names()),
                                           testing::Values(Format{""}, Format{"wint8"}, Format{"wint4"}, Format{"wint4-g128"}, Format{"wint4-g64"}, Format{"wint4-g32"}, Format{"wlut4"}, Format{"wlut4-mix"},
                                                           Format{"tensor_wise_fp8"}, Format{"block_wise_fp8"}, Format{"tensor_wise_fp8", "gaudi"}, Format{"block_wise_fp8", "gaudi"})),
                          [](const auto& test) {

@@ -1,5 +1,7 @@
 // For tests: ranks that are threads. Rank 0 is the calling thread.
 #pragma once
+#include <gtest/gtest.h>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -10,6 +12,7 @@
 #include "comm/threads.h"
 #include "engine/open_model.h"
 #include "engine/ranks.h"
+#include "engine/test_forward.h"
 
 namespace inflight::engine {
 
@@ -56,5 +59,34 @@ class RankedModel {
   std::vector<Result<void>> outcomes_;
   std::vector<std::jthread> followers_;
 };
+
+// A model on so many tensor-parallel ranks in FP32, one thread each.
+inline EngineOptions ranked_options(int ranks, const std::string& quantization = "", bool expert_parallel = false) {
+  EngineOptions options;
+  options.quantization = quantization;
+  options.fp8_activations = "none";
+  options.enable_expert_parallel = expert_parallel;
+  options.lm_head = "bf16";
+  options.compute = "fp32";
+  options.threads = 1;
+  options.tensor_parallel_size = ranks;
+  return options;
+}
+
+// Logits of one step, without the padding of their rows: [prompt, vocabulary].
+inline std::vector<float> logits_of(OpenedModel& opened, const std::vector<std::int64_t>& prompt, bool decode = false, DType cache = DType::kF32) {
+  const std::int64_t stride = opened.model->logits_stride(), vocabulary = opened.model->info().vocabulary;
+  const auto result = forward_once(opened, {prompt.begin(), prompt.end()}, {.decode = decode, .kv_dtype = cache}).logits;
+  std::vector<float> logits;
+  for (std::size_t t = 0; t < prompt.size(); ++t) {
+    const auto row = result.begin() + static_cast<std::ptrdiff_t>(t) * stride;
+    logits.insert(logits.end(), row, row + vocabulary);
+  }
+  return logits;
+}
+
+inline void expect_fine(RankedModel& model) {
+  for (const auto& outcome : model.end()) EXPECT_TRUE(outcome) << outcome.error().message;
+}
 
 }  // namespace inflight::engine

@@ -14,9 +14,11 @@
 #include "engine/compare_for_test.h"
 #include "engine/engine.h"
 #include "engine/fake_model_for_test.h"
+#include "engine/greedy_for_test.h"
 #include "engine/ranks_for_test.h"
 #include "engine/test_folder.h"
 #include "engine/test_forward.h"
+#include "engine/tiny_models_for_test.h"
 
 namespace inflight::engine {
 namespace {
@@ -24,64 +26,42 @@ namespace {
 using checkpoint::read_named_f32;
 using checkpoint::read_named_i64;
 
-std::string tiny(const std::string& name) { return std::string(INFLIGHT_TEST_DATA) + "/tiny/" + name; }
-
-EngineOptions options_of(int ranks, const std::string& quantization = "", bool expert_parallel = false) {
-  EngineOptions options;
-  options.quantization = quantization;
-  options.fp8_activations = "none";
-  options.enable_expert_parallel = expert_parallel;
-  options.lm_head = "bf16";
-  options.compute = "fp32";
-  options.threads = 1;
-  options.tensor_parallel_size = ranks;
-  return options;
-}
-
-// Logits of one step, without the padding of their rows.
-std::vector<float> logits_of(OpenedModel& opened, const std::vector<std::int64_t>& prompt, bool decode = false, DType cache = DType::kF32) {
-  const std::int64_t stride = opened.model->logits_stride(), vocabulary = opened.model->info().vocabulary;
-  const auto result = forward_once(opened, {prompt.begin(), prompt.end()}, {.decode = decode, .kv_dtype = cache}).logits;
-  std::vector<float> logits;
-  for (std::size_t t = 0; t < prompt.size(); ++t) {
-    const auto row = result.begin() + static_cast<std::ptrdiff_t>(t) * stride;
-    logits.insert(logits.end(), row, row + vocabulary);
-  }
-  return logits;
-}
-
-void expect_fine(RankedModel& model) {
-  for (const auto& outcome : model.end()) EXPECT_TRUE(outcome) << outcome.error().message;
-}
-
 struct Format {
   std::string quantization, golden;
+  bool everywhere = true;  // else on 2 ranks, and on 4 with whole experts
+  std::string target = "ocp";
 };
-
-// The same model under another name has the goldens of the first.
-std::string golden_folder(const std::string& name) { return tiny(name == "tiny-ernie4_5-moe-paddle" ? "tiny-ernie4_5-moe" : name); }
 
 class RankedLogits : public testing::TestWithParam<std::string> {};
 
 TEST_P(RankedLogits, are_those_of_one_rank_and_of_the_reference) {
   const std::string& name = GetParam();
-  const std::string golden = golden_folder(name) + "/golden.safetensors";
+  const std::string golden = tiny_model(name).reference();
   int compared = 0;
-  for (const Format& format : {Format{"", ""}, {"wint8", "wint8"}, {"wint4-g32", "wint4-g32"}, {"wint4-g64", "wint4-g64"}, {"tensor_wise_fp8", "fp8-ocp"}, {"block_wise_fp8", "fp8-block"}}) {
-    const auto one = open_model(tiny(name), options_of(1, format.quantization));
+  for (const Format& format : {Format{"", ""}, {"wint8", "wint8"}, {"wint4-g32", "wint4-g32"}, {"wint4-g64", "wint4-g64"}, {"tensor_wise_fp8", "fp8-ocp"}, {"block_wise_fp8", "fp8-block"},
+                               {"wint4", "wint4", false}, {"wint4-g128", "wint4-g128", false}, {"wlut4", "wlut4", false}, {"tensor_wise_fp8", "fp8-gaudi", false, "gaudi"}}) {
+    const auto options = [&](int ranks, bool expert_parallel) {
+      EngineOptions result = ranked_options(ranks, format.quantization, expert_parallel);
+      result.fp8_target = format.target;
+      return result;
+    };
+    const auto one = open_model(tiny(name), options(1, false));
     ASSERT_TRUE(one) << one.error().message;
     const auto& info = (*one)->model->info();
     std::vector<std::vector<std::int64_t>> prompts;
     std::vector<std::vector<float>> want;
-    for (int i = 0; i < 2; ++i) {
-      prompts.push_back(read_named_i64(golden, fmt::format("prompt.{}", i)).value());
-      want.push_back(logits_of(**one, prompts.back()));
+    for (int i = 0; i < (format.quantization.empty() ? 3 : 2); ++i) {  // the third is longer than what rotary scaling and windows begin at
+      const auto prompt = read_named_i64(golden, fmt::format("prompt.{}", i));
+      if (!prompt) break;
+      prompts.push_back(*prompt);
+      want.push_back(logits_of(**one, prompts.back(), /*decode=*/i == 1));
     }
+    ASSERT_GE(prompts.size(), 2u);
     for (const int n : {2, 4})
       for (const bool expert_parallel : {false, true}) {
-        if (expert_parallel && info.experts == 0) continue;
-        SCOPED_TRACE(fmt::format("{} over {} ranks{}", format.quantization.empty() ? "as stored" : format.quantization, n, expert_parallel ? ", whole experts" : ""));
-        RankedModel model(n, tiny(name), options_of(n, format.quantization, expert_parallel));
+        if ((expert_parallel && info.experts == 0) || (!format.everywhere && expert_parallel != (n == 4 && info.experts != 0))) continue;
+        SCOPED_TRACE(fmt::format("{} {} over {} ranks{}", format.quantization.empty() ? "as stored" : format.quantization, format.target, n, expert_parallel ? ", whole experts" : ""));
+        RankedModel model(n, tiny(name), options(n, expert_parallel));
         ASSERT_TRUE(model.opened) << model.opened.error().message;
         for (std::size_t i = 0; i < prompts.size(); ++i) {
           const auto got = logits_of(**model.opened, prompts[i], /*decode=*/i == 1);
@@ -99,14 +79,15 @@ TEST_P(RankedLogits, are_those_of_one_rank_and_of_the_reference) {
   EXPECT_GE(compared, 4);
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiny, RankedLogits,
-                         testing::Values("tiny-llama", "tiny-llama-odd", "tiny-llama-dynamic", "tiny-qwen2", "tiny-qwen2-sliding", "tiny-qwen3", "tiny-qwen3-moe", "tiny-qwen2-moe", "tiny-glm4-moe",
-                                         "tiny-ernie4_5", "tiny-ernie4_5-moe", "tiny-ernie4_5-moe-paddle", "tiny-deepseek-v3", "tiny-deepseek-v2-lite"),
-                         [](const auto& test) {
-                           std::string label = test.param;
-                           std::ranges::replace(label, '-', '_');
-                           return label;
-                         });
+INSTANTIATE_TEST_SUITE_P(Tiny, RankedLogits, testing::ValuesIn(tiny_names()), [](const auto& test) { return test_label(test.param); });
+
+TEST(TinyModels, are_all_that_there_are) {
+  std::vector<std::string> folders;
+  for (const auto& entry : std::filesystem::directory_iterator(tiny("")))
+    if (entry.is_directory()) folders.push_back(entry.path().filename());
+  EXPECT_THAT(tiny_names(/*cut=*/false), testing::UnorderedElementsAreArray(folders)) << "a folder of tests/tiny is not in tiny_models_for_test.h";
+  for (const TinyModel& model : tiny_models()) EXPECT_TRUE(std::filesystem::exists(model.reference())) << model.name;
+}
 
 // 40 ids over 4 ranks are runs of 16, 16, 8 and 0.
 TEST(Ranks, a_vocabulary_that_ends_before_the_last_rank) {
@@ -120,9 +101,9 @@ TEST(Ranks, a_vocabulary_that_ends_before_the_last_rank) {
     }
     const ScratchFolder scratch;
     folder.write(scratch.at("short"));
-    const auto one = open_model(scratch.at("short"), options_of(1));
+    const auto one = open_model(scratch.at("short"), ranked_options(1));
     ASSERT_TRUE(one) << one.error().message;
-    RankedModel model(4, scratch.at("short"), options_of(4));
+    RankedModel model(4, scratch.at("short"), ranked_options(4));
     ASSERT_TRUE(model.opened) << model.opened.error().message;
     const std::vector<std::int64_t> ids = {0, 15, 16, 31, 32, 39, 7};
     const auto got = logits_of(**model.opened, ids);
@@ -131,32 +112,10 @@ TEST(Ranks, a_vocabulary_that_ends_before_the_last_rank) {
   }
 }
 
-// Weights, activations, cache and attention in FP8, as fp8_test.cc holds one rank to it: single codes differ where sums do.
-TEST(Ranks, static_fp8_keeps_to_the_reference) {
-  for (const std::string name : {"tiny-qwen2", "tiny-qwen3", "tiny-ernie4_5-moe"}) {
-    const std::string golden = tiny(name) + "/golden.safetensors", golden_fp8 = tiny(name) + "/golden_fp8.safetensors";
-    EngineOptions options = options_of(2, "tensor_wise_fp8");
-    options.fp8_activations = "static";
-    options.fp8_amax = tiny(name) + "/fp8_amax.json";
-    options.kv_cache_dtype = "float8_e4m3";
-    options.fp8_sdpa = true;
-    RankedModel model(2, tiny(name), options);
-    ASSERT_TRUE(model.opened) << model.opened.error().message;
-    for (int i = 0; i < 3; ++i) {
-      const auto prompt = read_named_i64(golden, fmt::format("prompt.{}", i)).value();
-      const auto plain = read_named_f32(golden, fmt::format("logits.{}", i)).value(), want = read_named_f32(golden_fp8, fmt::format("logits_fp8full-ocp.{}", i)).value();
-      const auto got = logits_of(**model.opened, prompt, /*decode=*/i == 1, DType::kF8E4M3);
-      const auto kl = [&](const std::vector<float>& a, const std::vector<float>& b) { return mean_kl(a.data(), 512, b.data(), 512, static_cast<std::int64_t>(a.size()) / 512, 512); };
-      EXPECT_LE(kl(want, got), 0.25 * kl(plain, want)) << name << ", prompt " << i;
-    }
-    expect_fine(model);
-  }
-}
-
 TEST(Ranks, hidden_states_are_those_of_the_reference) {
   for (const std::string name : {"tiny-qwen3", "tiny-ernie4_5-moe", "tiny-deepseek-v3"}) {
     const std::string golden = tiny(name) + "/golden.safetensors";
-    RankedModel model(2, tiny(name), options_of(2));
+    RankedModel model(2, tiny(name), ranked_options(2));
     ASSERT_TRUE(model.opened) << model.opened.error().message;
     const auto prompt = read_named_i64(golden, "prompt.1").value();
     const auto result = forward_once(**model.opened, {prompt.begin(), prompt.end()}, {.hidden = true});
@@ -174,7 +133,7 @@ struct Outcome {
 };
 
 EngineOptions engine_options(int ranks, std::int64_t blocks) {
-  EngineOptions options = options_of(ranks, "wint8", ranks == 2);
+  EngineOptions options = ranked_options(ranks, "wint8", ranks == 2);
   options.block_size = 16;
   options.max_model_len = 96;
   options.max_num_batched_tokens = 24;
@@ -232,39 +191,23 @@ TEST(RankedEngine, answers_are_those_of_one_rank) {
 }
 
 // All golden prompts in one batch, continued as the reference did, up to the first narrow margin.
-TEST(RankedEngine, greedy_answers_are_those_of_the_reference) {
-  for (const std::string name : {"tiny-llama", "tiny-llama-odd", "tiny-qwen2", "tiny-qwen2-moe", "tiny-qwen3", "tiny-qwen3-moe", "tiny-glm4-moe", "tiny-ernie4_5", "tiny-ernie4_5-moe", "tiny-deepseek-v3",
-                                 "tiny-deepseek-v2-lite"}) {
-    SCOPED_TRACE(name);
-    const std::string golden = tiny(name) + "/golden.safetensors";
-    EngineOptions options = options_of(2);
-    options.kv_cache_bytes = 1 << 24;
-    options.max_num_batched_tokens = 64;
-    RankedModel model(2, tiny(name), options);
+class RankedGreedy : public testing::TestWithParam<std::string> {};
+
+TEST_P(RankedGreedy, answers_are_those_of_the_reference) {
+  const std::string& name = GetParam();
+  const std::string golden = tiny_model(name).reference();
+  const bool experts = plan_model(tiny(name), {}).value().info.experts != 0;
+  for (const auto& [n, expert_parallel] : {std::pair(2, false), std::pair(4, experts)}) {
+    SCOPED_TRACE(fmt::format("{} ranks{}", n, expert_parallel ? ", whole experts" : ""));
+    const EngineOptions options = ranked_options(n, "", expert_parallel);
+    RankedModel model(n, tiny(name), options);
     ASSERT_TRUE(model.opened) << model.opened.error().message;
-    auto engine = Engine::create(std::move(*model.opened), options);
-    ASSERT_TRUE(engine) << engine.error().message;
-    std::vector<RequestId> ids;
-    for (int i = 0; i < 8; ++i) {
-      const auto prompt = read_named_i64(golden, fmt::format("prompt.{}", i));
-      if (!prompt) break;
-      Request request{.prompt = {prompt->begin(), prompt->end()}, .sampling = {.temperature = 0}, .stop_ids = {}};
-      request.sampling.max_tokens = 16;
-      ids.push_back((*engine)->submit(request).value());
-    }
-    const auto answers = drain(**engine);
-    engine->reset();
-    std::size_t compared = 0;
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      const auto greedy = read_named_i64(golden, fmt::format("greedy.{}", i)).value();
-      const auto margin = read_named_f32(golden, fmt::format("greedy_margin.{}", i)).value();
-      const auto& tokens = answers.at(ids[i]).tokens;
-      for (std::size_t step = 0; step < tokens.size() && margin[step] >= 0.01f; ++step, ++compared) ASSERT_EQ(tokens[step], greedy[step]) << "prompt " << i << ", step " << step;
-    }
-    EXPECT_GT(compared, 10u);
+    EXPECT_GT(expect_greedy(std::move(*model.opened), options, golden), 10u);
     expect_fine(model);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Tiny, RankedGreedy, testing::ValuesIn(tiny_names()), [](const auto& test) { return test_label(test.param); });
 
 // Throws in the given step, as a workspace does that cannot grow.
 class FailingModel : public models::Model {
@@ -342,7 +285,7 @@ TEST(RankedEngine, weights_of_several_ranks_are_not_updated) {
 
 // Free memory is shared by the ranks of a host; without kv_cache_bytes the plan asks all of them.
 TEST(RankedEngine, the_cache_is_planned_from_what_every_rank_has) {
-  EngineOptions options = options_of(2);
+  EngineOptions options = ranked_options(2);
   RankedModel model(2, tiny("tiny-qwen3"), options);
   ASSERT_TRUE(model.opened) << model.opened.error().message;
   const auto all = available_memory(), share = memory_for_cache(**model.opened);
@@ -361,7 +304,7 @@ TEST(Ranks, two_models_at_once) {
   const std::vector<std::int64_t> ids = {5, 17, 300, 4};
   std::vector<std::vector<float>> got;
   const auto outcomes = run_ranks(2, [&](std::shared_ptr<comm::Comm> ranks, int rank) -> Result<void> {
-    auto plain = TRY(open_model(tiny("tiny-qwen3"), options_of(2), {}, ranks)), quantized = TRY(open_model(tiny("tiny-qwen3-moe"), options_of(2, "wint8"), {}, ranks));
+    auto plain = TRY(open_model(tiny("tiny-qwen3"), ranked_options(2), {}, ranks)), quantized = TRY(open_model(tiny("tiny-qwen3-moe"), ranked_options(2, "wint8"), {}, ranks));
     OpenedModel* const both[] = {plain.get(), quantized.get()};
     if (rank != 0) return follow(both);
     for (int i = 0; i < 2; ++i)
@@ -375,7 +318,7 @@ TEST(Ranks, two_models_at_once) {
   EXPECT_EQ(got[0], got[2]);
   EXPECT_EQ(got[1], got[3]);
   EXPECT_EQ(got[1], got[4]);
-  const auto one = open_model(tiny("tiny-qwen3-moe"), options_of(1, "wint8"));
+  const auto one = open_model(tiny("tiny-qwen3-moe"), ranked_options(1, "wint8"));
   expect_close(got[4].data(), 512, logits_of(**one, ids), 512, "the second model");
 }
 
@@ -393,11 +336,11 @@ TEST(Ranks, calibration_sees_the_whole_model) {
         opened.runtime->observer = nullptr;
         return collector.snapshot();
       };
-      auto one = open_model(tiny(name), options_of(1));
+      auto one = open_model(tiny(name), ranked_options(1));
       ASSERT_TRUE(one) << one.error().message;
       const Calibration want = calibrate(**one);
       for (const int n : {2, 4}) {
-        RankedModel model(n, tiny(name), options_of(n, "", expert_parallel));
+        RankedModel model(n, tiny(name), ranked_options(n, "", expert_parallel));
         ASSERT_TRUE(model.opened) << model.opened.error().message;
         const Calibration got = calibrate(**model.opened);
         ASSERT_EQ(got.points.size(), want.points.size());
@@ -414,24 +357,12 @@ TEST(Ranks, calibration_sees_the_whole_model) {
     }
 }
 
-TEST(RanksRefused, sizes_that_do_not_divide) {
-  for (const int n : {2, 4}) {
-    RankedModel model(n, tiny("tiny-deepseek-v2"), options_of(n));  // 5 heads
-    const auto& outcomes = model.end();
-    for (const auto& outcome : outcomes) {
-      ASSERT_FALSE(outcome);
-      EXPECT_EQ(outcome.error().code, Code::kUnsupported);
-      EXPECT_THAT(outcome.error().message, testing::AllOf(testing::HasSubstr("o_proj"), testing::HasSubstr(fmt::format("{} ranks", n))));
-    }
-  }
-}
-
 TEST(RanksRefused, another_number_of_ranks_than_the_options_say) {
-  const auto alone = open_model(tiny("tiny-qwen3"), options_of(2));
+  const auto alone = open_model(tiny("tiny-qwen3"), ranked_options(2));
   ASSERT_FALSE(alone);
   EXPECT_EQ(alone.error().code, Code::kInvalidArgument);
   EXPECT_THAT(alone.error().message, testing::AllOf(testing::HasSubstr("--tensor-parallel-size 2"), testing::HasSubstr("1 is running")));
-  RankedModel model(4, tiny("tiny-qwen3"), options_of(2));
+  RankedModel model(4, tiny("tiny-qwen3"), ranked_options(2));
   for (const auto& outcome : model.end()) {
     ASSERT_FALSE(outcome);
     EXPECT_THAT(outcome.error().message, testing::AllOf(testing::HasSubstr("--tensor-parallel-size 2"), testing::HasSubstr("4 are running")));
@@ -440,14 +371,14 @@ TEST(RanksRefused, another_number_of_ranks_than_the_options_say) {
 
 TEST(RanksRefused, one_rank_that_cannot_open_fails_all) {
   const auto outcomes = run_ranks(3, [&](std::shared_ptr<comm::Comm> ranks, int rank) -> Result<void> {
-    EngineOptions options = options_of(3);
+    EngineOptions options = ranked_options(3);
     options.tensor_parallel_size = 3;
     TRY(open_model(rank == 1 ? tiny("nowhere") : tiny("tiny-qwen3"), options, {}, ranks));
     return {};
   });
   for (const auto& outcome : outcomes) ASSERT_FALSE(outcome);
   const auto two = run_ranks(2, [&](std::shared_ptr<comm::Comm> ranks, int rank) -> Result<void> {
-    TRY(open_model(rank == 1 ? tiny("nowhere") : tiny("tiny-qwen3"), options_of(2), {}, ranks));
+    TRY(open_model(rank == 1 ? tiny("nowhere") : tiny("tiny-qwen3"), ranked_options(2), {}, ranks));
     return {};
   });
   for (const auto& outcome : two) {
@@ -458,7 +389,7 @@ TEST(RanksRefused, one_rank_that_cannot_open_fails_all) {
 
 TEST(RanksRefused, ranks_with_other_options) {
   const auto outcomes = run_ranks(2, [&](std::shared_ptr<comm::Comm> ranks, int rank) -> Result<void> {
-    TRY(open_model(tiny("tiny-qwen3"), options_of(2, rank == 1 ? "wint8" : "wint4-g32"), {}, ranks));
+    TRY(open_model(tiny("tiny-qwen3"), ranked_options(2, rank == 1 ? "wint8" : "wint4-g32"), {}, ranks));
     return {};
   });
   for (const auto& outcome : outcomes) {

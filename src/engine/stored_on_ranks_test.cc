@@ -165,15 +165,29 @@ TEST_P(FormsOnRanks, kept_numbers_are_those_of_one_rank) {
   EXPECT_EQ(seen.leads > 0, GetParam().leads) << seen.leads;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, FormsOnRanks,
-                         testing::Values(Case{"forms/gptq-4bit-sym", 1, true}, Case{"forms/gptq-4bit-asym", 1, true}, Case{"forms/gptq-4bit-act-order", 1, true}, Case{"forms/gptq-4bit-act-order-moe", 4, true},
-                                         Case{"forms/gptq-8bit-v2-channel", 1}, Case{"forms/awq-g32", 1},
-                                         Case{"forms/ct-w4a16-group", 1, true}, Case{"forms/ct-w4a16-channel-zero", 1, true}, Case{"forms/ct-w4a16-g-idx", 1, true}, Case{"forms/ct-w8a16-group-zero", 1},
-                                         Case{"forms/ct-w8a8-int8", 1}, Case{"forms/ct-fp8-tensor", 1}, Case{"forms/ct-fp8-channel", 1}, Case{"forms/ct-fp8-block", 1},
-                                         Case{"forms/fp8-block-qwen3-moe", 1, true}, Case{"forms/fp8-block-deepseek-v3", 2}, Case{"forms/paddle-wint8", 2}, Case{"forms/paddle-wint4", 2},
-                                         Case{"forms/paddle-wint4-row-major", 2}, Case{"gguf/qwen3-q4_k_m.gguf", 2}, Case{"gguf/qwen3-q2_k.gguf", 2}, Case{"gguf/qwen3-q5_k_m.gguf", 2},
-                                         Case{"gguf/llama.gguf", 2, true}, Case{"gguf/qwen3-moe.gguf", 4, true}, Case{"gguf/deepseek-v3.gguf", 4, true}),
-                         [](const auto& info) { return test_name(info.param.name); });
+const std::vector<Case>& forms() {
+  static const std::vector<Case> all = {
+      {"forms/gptq-4bit-sym", 1, true}, {"forms/gptq-4bit-asym", 1, true}, {"forms/gptq-4bit-act-order", 1, true}, {"forms/gptq-4bit-act-order-moe", 4, true}, {"forms/gptq-8bit-v2-channel", 1}, {"forms/awq-g32", 1},
+      {"forms/ct-w4a16-group", 1, true}, {"forms/ct-w4a16-channel-zero", 1, true}, {"forms/ct-w4a16-g-idx", 1, true}, {"forms/ct-w8a16-group-zero", 1},
+      {"forms/ct-w8a8-int8", 1}, {"forms/ct-fp8-tensor", 1}, {"forms/ct-fp8-channel", 1}, {"forms/ct-fp8-block", 1},
+      {"forms/fp8-block-qwen3-moe", 1, true}, {"forms/fp8-block-deepseek-v3", 2}, {"forms/paddle-wint8", 2}, {"forms/paddle-wint4", 2}, {"forms/paddle-wint4-row-major", 2},
+      {"gguf/qwen3-q4_k_m.gguf", 2}, {"gguf/qwen3-q2_k.gguf", 2}, {"gguf/qwen3-q5_k_m.gguf", 2}, {"gguf/llama.gguf", 2, true}, {"gguf/qwen3-moe.gguf", 4, true}, {"gguf/deepseek-v3.gguf", 4, true},
+      {"gguf/deepseek-v2-lite.gguf", 4}, {"gguf/ernie4_5.gguf", 2, true}, {"gguf/ernie4_5-moe.gguf", 4, true}, {"gguf/glm4-moe.gguf", 4, true}, {"gguf/llama-yarn.gguf", 2, true},
+      {"gguf/qwen2.gguf", 2, true}, {"gguf/qwen2-moe.gguf", 4, true}, {"gguf/qwen3.gguf", 2, true}};
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FormsOnRanks, testing::ValuesIn(forms()), [](const auto& info) { return test_name(info.param.name); });
+
+TEST(StoredForms, of_this_list_are_all_that_there_are) {
+  std::vector<std::string> found, listed;
+  for (const auto& entry : std::filesystem::directory_iterator(data("forms")))
+    if (entry.is_directory()) found.push_back("forms/" + entry.path().filename().string());
+  for (const auto& entry : std::filesystem::directory_iterator(data("gguf")))
+    if (entry.path().extension() == ".gguf" && entry.path().stem() != "sentence-piece") found.push_back("gguf/" + entry.path().filename().string());  // that one is a vocabulary
+  for (const Case& c : forms()) listed.push_back(c.name);
+  EXPECT_THAT(listed, testing::UnorderedElementsAreArray(found));
+}
 
 std::string convert(const ScratchFolder& scratch, const std::string& name, const std::string& quantization) {
   const auto opened = open_model(data(name), options_of(quantization)).value();
