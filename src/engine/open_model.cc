@@ -186,9 +186,13 @@ Result<params::Topology> check_topology(const EngineOptions& options, const comm
 }
 
 // Ranks that were started on other folders, or with other options, would compute nonsense together.
-Result<void> check_same(comm::Comm* ranks, const Prepared& prepared, const params::ParamTable& table, const EngineOptions& options) {
+Result<void> check_same(comm::Comm* ranks, const Prepared& prepared, const params::ParamTable& table, const EngineOptions& options, const Fp8Scales& scales) {
   if (!ranks) return {};
-  std::string all = fmt::format("{} {} {} {}", prepared.checkpoint.config().dump(), options.compute, options.kv_cache_dtype, options.fp8_sdpa);
+  const params::Topology& topology = prepared.topology;
+  std::string all = fmt::format("{} {} {} {} {} {} {}", prepared.checkpoint.config().dump(), options.compute, options.kv_cache_dtype, options.fp8_sdpa, topology.tp_size, topology.ep_size,
+                                topology.placement ? topology.placement->physical() : 0);
+  all += fmt::format(" {} {} {}\n", options.fp8_activations, scales.bound, scales.plain_queries);
+  for (const auto& [point, scale] : scales.scales.scale) all += fmt::format("{} {}\n", point, scale);
   for (std::size_t i = 0; i < table.rows.size(); ++i) {
     const quant::Format* format = prepared.plan.params.slots[i].format;
     all += fmt::format("{} {} {} {}\n", table.rows[i].full_name(), table.rows[i].outputs(), table.rows[i].inputs, format ? format->name : "vector");
@@ -197,7 +201,7 @@ Result<void> check_same(comm::Comm* ranks, const Prepared& prepared, const param
   std::vector<std::uint64_t> hashes(static_cast<std::size_t>(ranks->size()));
   ranks->all_gather(&mine, sizeof mine, hashes.data());
   if (ranks->error() || hashes[0] == mine) return {};
-  return fail(Code::kInvalidArgument, "this rank opened another model than rank 0, or with other options: the parameters, their formats or config.json differ; give all ranks the same folder and options");
+  return fail(Code::kInvalidArgument, "this rank opened another model than rank 0, or with other options: the parameters, their formats, how they are cut, the FP8 scales or config.json differ; give all ranks the same folder and options");
 }
 
 // The rank of each parameter, by the bytes of their codes and scales; what follows from another is where that is.
@@ -235,7 +239,8 @@ Result<std::unique_ptr<OpenedModel>> open_rank(const std::string& folder, const 
   }
   Prepared prepared = TRY(prepare(folder, options, topology, threads, opened->table, &opened->store));
   topology = prepared.topology;
-  TRY(check_same(ranks, prepared, opened->table, options));
+  const Fp8Scales scales = TRY(find_scales(prepared.checkpoint, opened->table, options));
+  TRY(check_same(ranks, prepared, opened->table, options, scales));
   if (share) {
     opened->owners = deal_out(opened->table, prepared.plan.params, ranks->size());
     std::vector<bool> kept;
@@ -268,7 +273,6 @@ Result<std::unique_ptr<OpenedModel>> open_rank(const std::string& folder, const 
   if (share) agree_on_scales(*ranks, opened->owners, opened->store);
 
   limit_codes(options, opened->store, opened->table.rows.size(), opened->notes);
-  const Fp8Scales scales = TRY(find_scales(prepared.checkpoint, opened->table, options));
   TRY(assign_inputs(opened->table, options, scales, opened->store));
 
   opened->folder = folder;

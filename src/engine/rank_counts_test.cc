@@ -140,7 +140,9 @@ TEST_P(WideModels, give_the_numbers_of_one_rank_and_of_the_reference_on_every_co
   const ModelPlan plan = plan_model(folder, {}).value();
   const bool experts = plan.info.experts != 0;
   EXPECT_EQ(params::rank_counts(plan.table, false, 8), wide.ranks);
-  if (experts) EXPECT_EQ(params::rank_counts(plan.table, true, 8), wide.ranks);
+  if (experts) {
+    EXPECT_EQ(params::rank_counts(plan.table, true, 8), wide.ranks);
+  }
   const std::vector<std::int64_t> prompts[] = {read_named_i64(golden, "prompt.0").value(), read_named_i64(golden, "prompt.1").value()};
   for (const std::string quantization : {"", "wint8", "wint4-g32", "tensor_wise_fp8"}) {
     const auto one = open_model(folder, ranked_options(1, quantization));
@@ -159,7 +161,9 @@ TEST_P(WideModels, give_the_numbers_of_one_rank_and_of_the_reference_on_every_co
           expect_close(got.data(), 512, read_named_f32(golden, fmt::format("logits.{}", i)).value(), 512, fmt::format("prompt {} against the reference", i));
           if (HasFatalFailure()) return;
         }
-        if (n == wide.ranks.back() && quantization.empty() && wide.same) EXPECT_GT(expect_greedy(std::move(*model.opened), ranked_options(n, quantization, expert_parallel), golden), 10u);
+        if (n == wide.ranks.back() && quantization.empty() && wide.same) {
+          EXPECT_GT(expect_greedy(std::move(*model.opened), ranked_options(n, quantization, expert_parallel), golden), 10u);
+        }
         expect_fine(model);
       }
   }

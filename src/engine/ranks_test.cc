@@ -388,13 +388,35 @@ TEST(RanksRefused, one_rank_that_cannot_open_fails_all) {
 }
 
 TEST(RanksRefused, ranks_with_other_options) {
-  const auto outcomes = run_ranks(2, [&](std::shared_ptr<comm::Comm> ranks, int rank) -> Result<void> {
-    TRY(open_model(tiny("tiny-qwen3"), ranked_options(2, rank == 1 ? "wint8" : "wint4-g32"), {}, ranks));
-    return {};
-  });
-  for (const auto& outcome : outcomes) {
-    ASSERT_FALSE(outcome);
-    EXPECT_THAT(outcome.error().message, testing::HasSubstr("with other options"));
+  const ScratchFolder scratch;
+  Json amax = read_json_file(tiny("tiny-qwen3") + "/fp8_amax.json").value();
+  amax["model.layers.1.mlp.down_proj"] = 2 * amax["model.layers.1.mlp.down_proj"].get<double>();
+  std::ofstream(scratch.at("other.json")) << amax.dump();
+  const auto scaled = [](const std::string& file, const std::string& target) {
+    EngineOptions options = ranked_options(2, "tensor_wise_fp8");
+    options.fp8_activations = "auto";
+    options.fp8_amax = file;
+    options.fp8_target = target;
+    return options;
+  };
+  const std::string file = tiny("tiny-qwen3") + "/fp8_amax.json";
+  EngineOptions dynamic = scaled(file, "ocp");
+  dynamic.fp8_activations = "dynamic";
+  struct Case {
+    std::string name;
+    EngineOptions one, other;
+  };
+  for (const Case& c : {Case{"tiny-qwen3", ranked_options(2, "wint4-g32"), ranked_options(2, "wint8")}, {"tiny-qwen3-moe", ranked_options(2), ranked_options(2, "", true)},
+                        {"tiny-qwen3", scaled(file, "ocp"), scaled(scratch.at("other.json"), "ocp")}, {"tiny-qwen3", scaled(file, "ocp"), scaled(file, "gaudi")},
+                        {"tiny-qwen3", scaled(file, "ocp"), dynamic}}) {
+    const auto outcomes = run_ranks(2, [&](std::shared_ptr<comm::Comm> ranks, int rank) -> Result<void> {
+      TRY(open_model(tiny(c.name), rank == 1 ? c.other : c.one, {}, ranks));
+      return {};
+    });
+    for (const auto& outcome : outcomes) {
+      ASSERT_FALSE(outcome);
+      EXPECT_THAT(outcome.error().message, testing::AllOf(testing::HasSubstr("rank 1"), testing::HasSubstr("with other options")));
+    }
   }
 }
 

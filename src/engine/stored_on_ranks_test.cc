@@ -177,7 +177,7 @@ const std::vector<Case>& forms() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, FormsOnRanks, testing::ValuesIn(forms()), [](const auto& info) { return test_name(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(All, FormsOnRanks, testing::ValuesIn(forms()), [](const auto& test) { return test_name(test.param.name); });
 
 TEST(StoredForms, of_this_list_are_all_that_there_are) {
   std::vector<std::string> found, listed;
@@ -206,14 +206,14 @@ TEST_P(FoldersOnRanks, codes_and_scales_are_those_of_one_rank) {
 INSTANTIATE_TEST_SUITE_P(All, FoldersOnRanks,
                          testing::Combine(testing::Values("tiny/tiny-qwen3", "tiny/tiny-llama-odd", "tiny/tiny-qwen3-moe", "tiny/tiny-deepseek-v3"),
                                           testing::Values("wint8", "wint4", "wint4-g32", "wint4-g128", "wlut4", "tensor_wise_fp8", "block_wise_fp8")),
-                         [](const auto& info) { return test_name(std::get<0>(info.param) + "_" + std::get<1>(info.param)); });
+                         [](const auto& test) { return test_name(std::get<0>(test.param) + "_" + std::get<1>(test.param)); });
 
 INSTANTIATE_TEST_SUITE_P(OfForms, FoldersOnRanks,
                          testing::Combine(testing::Values("forms/gptq-4bit-asym", "forms/gptq-4bit-act-order", "forms/gptq-4bit-act-order-moe", "forms/gptq-8bit-v2-channel", "forms/ct-w4a16-channel-zero",
                                                           "forms/ct-w4a16-g-idx", "forms/ct-w8a8-int8",
                                                           "forms/fp8-block-qwen3-moe"),
                                           testing::Values("")),
-                         [](const auto& info) { return test_name(std::get<0>(info.param)); });
+                         [](const auto& test) { return test_name(std::get<0>(test.param)); });
 
 // The numbers of a form quantized anew: scales of whole rows, groups, blocks and matrices, whatever a rank holds of them.
 class AnewOnRanks : public testing::TestWithParam<std::tuple<std::string, std::string>> {};
@@ -227,7 +227,7 @@ INSTANTIATE_TEST_SUITE_P(All, AnewOnRanks,
                          testing::Combine(testing::Values("forms/gptq-4bit-asym", "forms/gptq-4bit-act-order", "forms/gptq-4bit-act-order-moe", "forms/awq-g32", "forms/ct-w4a16-channel-zero", "forms/ct-fp8-block", "forms/fp8-block-qwen3-moe",
                                                           "forms/fp8-block-deepseek-v3", "forms/paddle-wint4", "gguf/qwen3-q4_k_m.gguf", "gguf/qwen3-moe.gguf"),
                                           testing::Values("wint8", "wint4", "wint4-g32", "wint4-g128", "wlut4", "tensor_wise_fp8", "block_wise_fp8")),
-                         [](const auto& info) { return test_name(std::get<0>(info.param) + "_" + std::get<1>(info.param)); });
+                         [](const auto& test) { return test_name(std::get<0>(test.param) + "_" + std::get<1>(test.param)); });
 
 // ---- bytes
 
@@ -411,7 +411,7 @@ INSTANTIATE_TEST_SUITE_P(All, FormLogitsOnRanks,
                                          std::tuple("forms/ct-fp8-block", "fp32", false), std::tuple("forms/fp8-block-qwen3-moe", "fp32", false), std::tuple("forms/fp8-block-deepseek-v3", "fp32", true),
                                          std::tuple("forms/paddle-wint4", "fp32", false), std::tuple("forms/paddle-wint8", "fp32", true), std::tuple("gguf/qwen3-q4_k_m.gguf", "fp32", false),
                                          std::tuple("gguf/qwen3-moe.gguf", "fp32", false)),
-                         [](const auto& info) { return test_name(std::get<0>(info.param) + "_" + std::get<1>(info.param) + (std::get<2>(info.param) ? "_whole_experts" : "")); });
+                         [](const auto& test) { return test_name(std::get<0>(test.param) + "_" + std::get<1>(test.param) + (std::get<2>(test.param) ? "_whole_experts" : "")); });
 
 }  // namespace
 }  // namespace inflight::engine
