@@ -283,11 +283,11 @@ TEST_P(BytesOfForms, are_read_once_by_all_ranks_together) {
 INSTANTIATE_TEST_SUITE_P(All, BytesOfForms,
                          testing::Combine(testing::Values("forms/gptq-4bit-act-order", "forms/gptq-8bit-v2-channel", "forms/ct-w4a16-g-idx", "forms/ct-w8a8-int8", "forms/paddle-wint4-row-major"),
                                           testing::Values("", "wint8", "tensor_wise_fp8")),
-                         [](const auto& info) { return test_name(std::get<0>(info.param) + "_" + std::get<1>(info.param)); });
+                         [](const auto& test) { return test_name(std::get<0>(test.param) + "_" + std::get<1>(test.param)); });
 
 // Their blocks of 256 are cut where numbers are kept: then both sides of a border read them.
 INSTANTIATE_TEST_SUITE_P(Gguf, BytesOfForms, testing::Combine(testing::Values("gguf/qwen3-q4_k_m.gguf", "gguf/qwen3-q2_k.gguf"), testing::Values("wint8", "tensor_wise_fp8")),
-                         [](const auto& info) { return test_name(std::get<0>(info.param) + "_" + std::get<1>(info.param)); });
+                         [](const auto& test) { return test_name(std::get<0>(test.param) + "_" + std::get<1>(test.param)); });
 
 // ---- inputs that are sorted by group
 
@@ -399,8 +399,11 @@ TEST_P(FormLogitsOnRanks, are_those_of_one_rank) {
     ASSERT_EQ(got.size(), want.size());
     const float largest = worst(want, std::vector<float>(want.size()));
     // A rank rounds its own channels by a scale of their own (int8): another error than one rank's, of the same size.
-    if (compute == "fp32") EXPECT_LE(worst(got, want), 2e-5f * largest);
-    else EXPECT_LE(worst(got, exact), 2 * worst(want, exact) + 2e-5f * largest);
+    if (compute == "fp32") {
+      EXPECT_LE(worst(got, want), 2e-5f * largest);
+    } else {
+      EXPECT_LE(worst(got, exact), 2 * worst(want, exact) + 2e-5f * largest);
+    }
   }
   for (const auto& outcome : model.end()) EXPECT_TRUE(outcome) << outcome.error().message;
 }

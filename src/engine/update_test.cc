@@ -84,8 +84,8 @@ TEST_P(UpdateWeights, all_tensors_give_the_bits_of_a_fresh_load) {
 INSTANTIATE_TEST_SUITE_P(Models, UpdateWeights,
                          testing::Values(Case{"tiny-llama", ""}, Case{"tiny-qwen2", "wint8"}, Case{"tiny-qwen3", "wint4-g32"}, Case{"tiny-qwen3-moe", "wint8"}, Case{"tiny-ernie4_5-moe", "wint4"},
                                          Case{"tiny-ernie4_5-moe-paddle", "wint8"}, Case{"tiny-deepseek-v3", "wlut4"}),
-                         [](const auto& info) {
-                           std::string name = info.param.model + "_" + info.param.quantization;
+                         [](const auto& test) {
+                           std::string name = test.param.model + "_" + test.param.quantization;
                            for (char& c : name)
                              if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
                            return name;
