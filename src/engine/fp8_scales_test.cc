@@ -18,7 +18,7 @@ std::string tiny(const std::string& name) { return std::string(INFLIGHT_TEST_DAT
 
 TestFolder::Tensor f32(std::vector<float> values) {
   TestFolder::Tensor tensor{DType::kF32, {static_cast<std::int64_t>(values.size())}, std::string(values.size() * 4, '\0')};
-  std::memcpy(tensor.data.data(), values.data(), tensor.data.size());
+  if (!values.empty()) std::memcpy(tensor.data.data(), values.data(), tensor.data.size());
   return tensor;
 }
 TestFolder::Tensor bf16(float value) {
