@@ -49,10 +49,6 @@ int gathering(const OpenedModel& opened) {
   return count;
 }
 
-void expect_fine(RankedModel& model) {
-  for (const auto& outcome : model.end()) EXPECT_TRUE(outcome) << outcome.error().message;
-}
-
 // Logits on 2 and 4 ranks beside those of one. experts: down_projs that gather.
 void expect_one_rank(const std::string& folder, const std::function<EngineOptions(int ranks, bool whole_experts)>& options, int experts, float tolerance = 2e-4f) {
   auto one = open_model(folder, options(1, false));

@@ -57,8 +57,8 @@ INSTANTIATE_TEST_SUITE_P(All, StoredForms,
                          testing::Values("gptq-4bit-sym", "gptq-4bit-asym", "gptq-4bit-act-order", "gptq-4bit-act-order-moe", "gptq-8bit-v2-channel", "awq-g32", "ct-w4a16-group", "ct-w4a16-channel-zero",
                                          "ct-w4a16-g-idx", "ct-w8a16-group-zero", "ct-w8a8-int8", "ct-fp8-tensor", "ct-fp8-channel", "ct-fp8-block", "fp8-block-qwen3-moe",
                                          "fp8-block-deepseek-v3", "paddle-wint8", "paddle-wint4", "paddle-wint4-row-major"),
-                         [](const auto& info) {
-                           std::string name = info.param;
+                         [](const auto& test) {
+                           std::string name = test.param;
                            std::ranges::replace(name, '-', '_');
                            return name;
                          });
@@ -147,7 +147,9 @@ TEST(StoredFormsKept, biases_of_zeros_in_a_llama) {
   std::erase_if(folder.tensors, [](const auto& tensor) { return tensor.first.ends_with("q_norm.weight") || tensor.first.ends_with("k_norm.weight"); });
   std::vector<std::vector<float>> logits;
   for (const bool biases : {false, true}) {
-    if (biases) EXPECT_EQ(add_biases(folder, "qweight", "", DType::kF16, true), 7);
+    if (biases) {
+      EXPECT_EQ(add_biases(folder, "qweight", "", DType::kF16, true), 7);
+    }
     const ScratchFolder scratch;
     folder.write(scratch.at("model"));
     const auto opened = open(scratch.at("model"));
