@@ -36,7 +36,8 @@ Result<ExpertBalancer::Next> ExpertBalancer::next() {
   Next next{.placement = nullptr, .promised = {.before = params::imbalance(heavy)}};
   std::vector<std::vector<std::int32_t>> logical = now.logical();
   for (std::size_t layer = 0; layer < loads.size(); ++layer) {
-    if (std::ranges::max(light[layer]) > (1 - kLeastGain) * std::ranges::max(heavy[layer]) || logical[layer] == best.logical()[layer]) continue;
+    const double most = std::ranges::max(heavy[layer]);  // 0: no token came, or the layer has no experts
+    if (most == 0 || std::ranges::max(light[layer]) > (1 - kLeastGain) * most || logical[layer] == best.logical()[layer]) continue;
     logical[layer] = best.logical()[layer];
     ++next.promised.layers;
   }

@@ -12,6 +12,15 @@
 #include "quant/fp8_formats.h"
 
 namespace inflight::engine {
+namespace {
+
+// Whether what is loaded for one slot can take the place of the other.
+bool same_place(const quant::Slot& a, const quant::Slot& b) {
+  const bool same_order = a.order == b.order || (a.order && b.order && *a.order == *b.order);
+  return a.format == b.format && a.bytes.codes == b.bytes.codes && a.bytes.scales == b.bytes.scales && a.bytes.offsets == b.bytes.offsets && same_order;
+}
+
+}  // namespace
 
 ExpertMove::ExpertMove(OpenedModel& opened, std::shared_ptr<const params::ExpertPlacement> placement) : opened_(opened), topology_(opened.topology) {
   topology_.placement = std::move(placement);
@@ -61,8 +70,8 @@ Result<void> ExpertMove::load() {
   std::vector<bool> wanted(opened_.table.rows.size());
   std::int64_t bytes = plan.staging_bytes;
   for (const std::size_t i : arriving_) {
-    const quant::Slot &slot = plan.params.slots[i], &place = opened_.plan.slots[i];
-    if (slot.format != place.format || slot.bytes.codes != place.bytes.codes || slot.bytes.scales != place.bytes.scales || slot.bytes.offsets != place.bytes.offsets)
+    const quant::Slot& slot = plan.params.slots[i];
+    if (!same_place(slot, opened_.plan.slots[i]))
       return fail(Code::kCorrupt, "{}: {} is stored in another way than when the model was opened; did the folder change?", opened_.folder, opened_.table.rows[i].full_name());
     bytes += slot.bytes.codes + slot.bytes.scales + slot.bytes.offsets;
     wanted[i] = true;
@@ -70,7 +79,8 @@ Result<void> ExpertMove::load() {
   if (const MemoryLimit limit = TRY(available_memory()); bytes > limit.bytes)
     return fail(Code::kExhausted, "experts that come to this rank need {}, {} are available ({})", format_bytes(bytes), format_bytes(limit.bytes), limit.source);
   std::erase_if(plan.routes, [&](const loader::Route& route) { return !wanted[route.param]; });
-  plan.batches.clear();  // experts are whole: no other rank has a say in their scales
+  plan.batches.clear();  // experts are whole: no other rank has a say in their scales, or reads for them
+  plan.shared_reads.clear();
   TRY(loader::load_streaming({checkpoint, plan, opened_.table, *opened_.runtime->kernels, pool, opened_.store}, {}));
   for (const std::size_t i : arriving_)
     if (quant::Matrix& matrix = opened_.store.matrix(i); opened_.options.fp8_target == "gaudi" && matrix.format->codes == quant::Codes::kE4M3) quant::limit_fp8_codes(matrix, kGaudiE4m3Max);

@@ -109,8 +109,6 @@ Result<Prepared> prepare(const std::string& folder, const EngineOptions& options
   if (options.threads < 0 || options.threads > 1024) return fail(Code::kInvalidArgument, "--threads {}: must be 1 to 1024, or 0 for all usable CPUs", options.threads);
   auto pool = std::make_unique<ThreadPool>(options.threads > 0 ? options.threads : default_threads);
   auto plan = TRY(loader::plan_load(checkpoint, table, topology, policy, pool->threads()));
-  if (topology.placement && !plan.forms.empty())
-    return fail(Code::kUnsupported, "--enable-eplb works on plain weights and on folders that inflight converted; {} was quantized by another tool", folder);
   return Prepared{std::move(checkpoint), chosen, std::move(pool), std::move(model), std::move(policy), std::move(topology), std::move(plan)};
 }
 
