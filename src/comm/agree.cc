@@ -79,4 +79,23 @@ Result<void> agree(Comm& comm, std::span<const Fact> facts) {
   return {};
 }
 
+std::optional<RankError> first_error(Comm& comm, const std::optional<Error>& mine) {
+  struct Outcome {
+    bool failed = false;
+    Code code = Code::kInternal;
+    char message[1024] = {};
+  };
+  Outcome own{.failed = mine.has_value()};
+  if (mine) {
+    own.code = mine->code;
+    mine->message.copy(own.message, sizeof own.message - 1);
+  }
+  std::vector<Outcome> all(static_cast<std::size_t>(comm.size()));
+  comm.all_gather(&own, sizeof own, all.data());
+  if (comm.error()) return std::nullopt;
+  const auto failed = std::find_if(all.begin(), all.end(), [](const Outcome& outcome) { return outcome.failed; });
+  if (failed == all.end()) return std::nullopt;
+  return RankError{static_cast<int>(failed - all.begin()), {failed->code, failed->message}};
+}
+
 }  // namespace inflight::comm

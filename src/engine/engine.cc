@@ -252,8 +252,7 @@ Result<std::int64_t> Engine::update_weights(const TensorStream& next) {
   State& state = *state_;
   if (!state.paused) return fail(Code::kInvalidArgument, "weights can only be updated while the engine is paused; call pause() first");
   OpenedModel& opened = *state.opened;
-  if (opened.ranks) return fail(Code::kUnsupported, "weights of a model that runs on {} ranks cannot be updated; open it anew", opened.ranks->size());
-  const auto update = TRY(loader::Update::begin(opened.table, opened.plan, *opened.runtime->kernels, *opened.pool));
+  const auto update = TRY(begin_update(opened));
   for (auto tensor = TRY(next()); tensor; tensor = TRY(next())) TRY(update->add(*tensor));
   TRY(update->apply(opened.store));
   state.scheduler.preempt_all();  // keys and values of the old weights mean nothing to the new ones

@@ -51,7 +51,8 @@ class Engine {
   // New weights from a trainer, under the checkpoint's names and as plain numbers, quantized in flight as at loading (loader/update.h). `next` gives tensors in
   // any order, nullopt at the end; a part of them will do where each parameter that is touched has all of its own. All or nothing: after an error the old weights
   // serve on. Returns the version: 0 is what was loaded, each update adds one. Requests in progress go on from the tokens they have, recomputed.
-  // Needs memory for the touched parameters again. kInvalidArgument: the engine is not paused, or as Update says. kUnsupported: a model on several ranks.
+  // Needs memory for the touched parameters again. Of several ranks each takes its slices, and all switch or none. kInvalidArgument: the engine is not paused, or as
+  // Update says. kUnsupported: with enable_eplb.
   using TensorStream = std::function<Result<std::optional<loader::NamedTensor>>()>;
   Result<std::int64_t> update_weights(const TensorStream& next);
   std::int64_t weights_version() const;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "comm/agree.h"
 #include "engine/expert_move.h"
 #include "engine/rank_groups.h"
 
@@ -17,7 +18,7 @@ namespace inflight::engine {
 namespace {
 
 // What rank 0 tells the others: a head, then arrays.
-enum class Kind : std::int32_t { kStep, kCreateCache, kDropCache, kRepeatCache, kMemory, kExpertTokens, kBeginMove, kFinishMove, kEnd };
+enum class Kind : std::int32_t { kStep, kCreateCache, kDropCache, kRepeatCache, kMemory, kExpertTokens, kBeginMove, kFinishMove, kUpdate, kEnd };
 
 struct Head {
   std::int64_t bytes = 0;    // of the whole message
@@ -126,25 +127,28 @@ void sum_expert_tokens(comm::Comm& ranks, ExpertTokens& counts) {
 Result<bool> end_move(OpenedModel& opened, bool wait) {
   struct State {
     bool done = false, failed = false;
-    Code code = Code::kInternal;
-    char message[1000] = {};
   };
   comm::Comm& ranks = *opened.ranks;
   if (wait) opened.expert_move->wait();
-  State mine{.done = opened.expert_move->done()};
-  if (mine.done && opened.expert_move->error()) {
-    mine.failed = true;
-    mine.code = opened.expert_move->error()->code;
-    opened.expert_move->error()->message.copy(mine.message, sizeof mine.message - 1);
-  }
-  const std::vector<State> all = gather(ranks, mine);
+  const bool done = opened.expert_move->done();
+  const std::optional<Error> mine = done ? opened.expert_move->error() : std::nullopt;
+  const std::vector<State> all = gather(ranks, State{.done = done, .failed = mine.has_value()});
   if (auto error = ranks.error()) return std::unexpected(*std::move(error));
-  const auto failed = std::ranges::find(all, true, &State::failed);
-  if (failed == all.end() && std::ranges::find(all, false, &State::done) != all.end()) return false;
-  if (failed == all.end()) opened.expert_move->apply();
-  opened.expert_move.reset();  // one that failed drops what came
-  if (failed != all.end()) return fail(failed->code, "rank {} could not load experts that another placement gives it, and all ranks keep the one they had: {}", failed - all.begin(), failed->message);
-  return true;
+  const bool failed = std::ranges::find(all, true, &State::failed) != all.end();
+  if (!failed && std::ranges::find(all, false, &State::done) != all.end()) return false;
+  if (!failed) {
+    opened.expert_move->apply();
+    opened.expert_move.reset();
+    return true;
+  }
+  opened.expert_move.reset();  // drops what came
+  const auto first = comm::first_error(ranks, mine);
+  if (!first) return std::unexpected(ranks.error().value_or(Error{Code::kInternal, "a rank could not load experts"}));
+  return fail(first->error.code, "rank {} could not load experts that another placement gives it, and all ranks keep the one they had: {}", first->rank, first->error.message);
+}
+
+Result<std::unique_ptr<loader::Update>> join_update(OpenedModel& opened) {
+  return loader::Update::begin(opened.table, opened.plan, opened.topology, *opened.runtime->kernels, *opened.pool, opened.ranks.get());
 }
 
 class NoObserver : public nn::Observer {
@@ -167,6 +171,7 @@ class Leader : public std::enable_shared_from_this<Leader> {
   const nn::Step& step(const nn::Step& step, nn::Runtime& runtime, const models::Model& model) {
     tell_step(step, runtime);
     if (group_step_.groups() == 1 || ranks_->error()) return step;
+  void begin_update() { tell({.kind = Kind::kUpdate}); }
     const nn::Step& part = group_step_.build(step, group_of_, 0, model, step.hidden != nullptr);
     runtime.group_tokens = group_step_.tokens();
     return part;
@@ -304,6 +309,9 @@ class Follower {
   void obey(const Head& head, const std::byte* arrays) {
     comm::Comm& ranks = *opened_->ranks;
     const std::int64_t* n = head.numbers;
+      case Kind::kUpdate:
+        if (const auto update = join_update(*opened_)) (void)(*update)->follow(opened_->store);  // rank 0 knows as much
+        return;
     switch (head.kind) {
       case Kind::kStep: return step(head, arrays);
       case Kind::kCreateCache: {
@@ -423,6 +431,11 @@ Result<void> follow(std::span<OpenedModel* const> models) {
 }
 
 Result<void> follow(OpenedModel& opened) {
+Result<std::unique_ptr<loader::Update>> begin_update(OpenedModel& opened) {
+  if (opened.leader) opened.leader->begin_update();
+  return join_update(opened);
+}
+
   OpenedModel* const one[] = {&opened};
   return follow(one);
 }

@@ -13,6 +13,7 @@
 
 #include "engine/memory_limit.h"
 #include "engine/open_model.h"
+#include "loader/update.h"
 #include "nn/kv_cache.h"
 
 namespace inflight::engine {
@@ -41,6 +42,9 @@ void begin_expert_move(OpenedModel& opened, std::shared_ptr<const params::Expert
 // On rank 0, between steps: true once all ranks have what comes to them and have switched; false: some still load. wait: not before it is over. An error: a rank could
 // not load its experts; then all keep the placement they had.
 Result<bool> finish_expert_move(OpenedModel& opened, bool wait);
+
+// On rank 0, or one rank alone, between steps: new weights begin to come, to every rank. It must not outlive the model, which makes no step meanwhile.
+Result<std::unique_ptr<loader::Update>> begin_update(OpenedModel& opened);
 
 // For open_model(). On rank 0 of a group: makes the opened model's forward() lead. On others: remembers which model of rank 0's it is. A collective.
 void join(OpenedModel& opened);

@@ -268,21 +268,6 @@ TEST(RankedEngine, rank_0_out_of_memory_ends_the_others_too) {
   EXPECT_FALSE(model.end()[1]);
 }
 
-TEST(RankedEngine, weights_of_several_ranks_are_not_updated) {
-  EngineOptions options = engine_options(2, 100);
-  RankedModel model(2, tiny("tiny-qwen3"), options);
-  ASSERT_TRUE(model.opened) << model.opened.error().message;
-  options.kv_cache_bytes *= 1 << 16;
-  auto engine = Engine::create(std::move(*model.opened), options);
-  ASSERT_TRUE(engine) << engine.error().message;
-  (*engine)->pause();
-  const auto updated = (*engine)->update_weights([] { return std::nullopt; });
-  ASSERT_FALSE(updated);
-  EXPECT_THAT(updated.error().message, testing::HasSubstr("2 ranks"));
-  engine->reset();
-  expect_fine(model);
-}
-
 // Free memory is shared by the ranks of a host; without kv_cache_bytes the plan asks all of them.
 TEST(RankedEngine, the_cache_is_planned_from_what_every_rank_has) {
   EngineOptions options = ranked_options(2);

@@ -40,10 +40,10 @@ std::string place_of(const TensorInfo& tensor, std::int64_t row, std::int64_t co
 
 }  // namespace
 
-Sink::Sink(const std::vector<checkpoint::Tensor>& tensors, const LoadPlan& plan, const params::ParamTable& table, const quant::Kernels& kernels, quant::ParamStore& store)
+Sink::Sink(const std::vector<checkpoint::Tensor>& tensors, const LoadPlan& plan, const params::ParamTable& table, const quant::Kernels& kernels, quant::ParamStore& store, bool derives)
     : tensors_(tensors), plan_(plan), table_(table), kernels_(kernels), store_(store), progress_(std::make_unique<Progress[]>(table.rows.size())) {
   for (std::size_t i = 0; i < table.rows.size(); ++i)
-    if (table.rows[i].derivation) derived_.push_back(i);
+    if (derives && table.rows[i].derivation) derived_.push_back(i);
   for (const Route& route : plan.routes) {
     if (route.stored < 0 || (route.stored == 1 && tensors[static_cast<std::size_t>(route.tensor)].info.dtype != DType::kF16)) progress_[route.param].half_scales = false;
     progress_[route.param].rows_left += route.matrix ? route.slice.row_end - route.slice.row_begin : 1;
@@ -155,7 +155,7 @@ Result<void> Sink::accept_form(const Chunk& chunk, std::span<const quant::FormBy
       return {};
     }));
   } else {
-    TRY(quantize_form(chunk, skip, [&](std::int64_t row, int n) -> Result<float*> {
+    TRY(quantize_part(chunk, skip, [&](std::int64_t row, int n) -> Result<float*> {
       quant::dequantize_parts(TRY(parts_of(row, n)), scratch.numbers());
       return scratch.numbers();
     }));
@@ -163,17 +163,38 @@ Result<void> Sink::accept_form(const Chunk& chunk, std::span<const quant::FormBy
   return count(route, chunk.rows);
 }
 
-Result<void> Sink::quantize_form(const Chunk& chunk, std::int64_t skip, const std::function<Result<float*>(std::int64_t row, int n)>& numbers_of) {
+Result<void> Sink::accept_rows(const Chunk& chunk, const WholeRows& rows) {
+  const Route& route = plan_.routes[chunk.route];
+  const quant::Slot& slot = plan_.params.slots[route.param];
+  const DType dtype = tensors_[static_cast<std::size_t>(route.tensor)].info.dtype;
+  const std::int64_t width = dtype_bits(dtype) / 8, stride = route.inputs * width;
+  const auto at = [&](std::int64_t row) { return rows.data + (row - rows.first) * stride; };
+  const bool part = route.slice.col_end - route.slice.col_begin != route.inputs;
+  if (!slot.format->shared && !(part && slot.format->store_part)) return accept(chunk, at(chunk.row) + route.slice.col_begin * width, stride);
+  TRY(begin(route));
+  std::vector<float> numbers(static_cast<std::size_t>(quant::kPanelRows * route.inputs));
+  TRY(quantize_part(chunk, route.slice.col_begin - slot.lead, [&](std::int64_t row, int n) -> Result<float*> {
+    for (std::int64_t i = 0; i < n * route.inputs; ++i) numbers[static_cast<std::size_t>(i)] = element(at(row), dtype, i);
+    return numbers.data();
+  }, rows.absmax));
+  return count(route, chunk.rows);
+}
+
+Result<void> Sink::quantize_part(const Chunk& chunk, std::int64_t skip, const std::function<Result<float*>(std::int64_t row, int n)>& numbers_of, std::span<const float> absmax_of_all) {
   const Route& route = plan_.routes[chunk.route];
   quant::Matrix& matrix = store_.matrix(route.param);
   const quant::Format& format = *matrix.format;
   const std::int64_t width = route.read.end - route.read.begin, first_group = format.scale_inputs() == 0 ? 0 : skip / format.scale_inputs();
   const auto not_finite = [&](std::int64_t row, std::int64_t column, float value) {
+    if (route.form < 0) return std::unexpected(plain_error(chunk)(row - chunk.row, route.read.begin + column - route.slice.col_begin, value));
     const FormSource& source = plan_.forms[static_cast<std::size_t>(route.form)];
     return std::unexpected(Error{Code::kCorrupt, fmt::format("{} in {} form holds {} in row {}, column {}; weights must be finite. Is the file damaged?", source.base, source.form->name, value, row,
                                                              route.read.begin + column)});
   };
-  if (const quant::SharedScales* shared = format.shared) {
+  if (const quant::SharedScales* shared = format.shared; shared && !absmax_of_all.empty()) {
+    const std::int64_t local = route.slice.local_row + chunk.row - route.slice.row_begin;
+    shared->set(matrix, local, local + chunk.rows, absmax_of_all);
+  } else if (shared) {
     const FormArea area = form_area(plan_, chunk);
     const std::int64_t run = shared->rows == 0 ? std::max<std::int64_t>(area.count, 1) : shared->rows;
     const auto groups = static_cast<std::size_t>(shared->groups(width));

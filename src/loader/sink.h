@@ -20,8 +20,8 @@ namespace inflight::loader {
 
 class Sink {
  public:
-  // tensors: what Route::tensor counts.
-  Sink(const std::vector<checkpoint::Tensor>& tensors, const LoadPlan& plan, const params::ParamTable& table, const quant::Kernels& kernels, quant::ParamStore& store);
+  // tensors: what Route::tensor counts. derives: parameters that follow from others are completed with these.
+  Sink(const std::vector<checkpoint::Tensor>& tensors, const LoadPlan& plan, const params::ParamTable& table, const quant::Kernels& kernels, quant::ParamStore& store, bool derives = true);
 
   // `data`: the chunk's rows, `stride_bytes` apart, beginning at the first column of the route's slice. Each chunk must be given exactly once.
   // kCorrupt: NaN or infinity (names tensor and element), or stored codes out of range.
@@ -42,6 +42,15 @@ class Sink {
 
   // All of a route that is not in a stored form; `tensor`: the whole tensor in memory. pool: nullptr, or threads to share the rows.
   Result<void> accept_whole(std::size_t route, const std::byte* tensor, ThreadPool* pool);
+
+  // A chunk of a matrix of plain numbers, out of rows that hold all of its inputs, also those of other ranks (Route::read says so), and begin with row `first` of the
+  // tensor: scales are those of the whole rows. Rows that share scales with the chunk's are there too; where all do, `absmax` is the largest magnitude of all.
+  struct WholeRows {
+    std::int64_t first = 0;
+    const std::byte* data = nullptr;  // [rows][inputs], of any alignment
+    std::span<const float> absmax;    // [1], or empty
+  };
+  Result<void> accept_rows(const Chunk& chunk, const WholeRows& rows);
 
   // The same for a route in a stored form: `bytes` of its tensors, which hold the chunk's outputs.
   Result<void> accept_form(const Chunk& chunk, std::span<const quant::FormBytes> bytes);
@@ -73,8 +82,8 @@ class Sink {
   Result<void> scan_rows(const Chunk& whole, const Chunk& part, const Rows& rows, const NotFinite& not_finite, Scan& scan) const;
   Result<void> store_rows(const Chunk& chunk, const Rows& rows, const NotFinite& not_finite);
   Result<void> quantize_rows(const Chunk& chunk, const Rows& rows, const NotFinite& not_finite);
-  // Rows of a matrix in a stored form that is quantized anew, or kept as plain numbers. `numbers_of` gives n rows of all inputs that are read; `skip` lie before the matrix's.
-  Result<void> quantize_form(const Chunk& chunk, std::int64_t skip, const std::function<Result<float*>(std::int64_t row, int n)>& numbers_of);
+  // Rows of which more inputs are known than this rank holds. `numbers_of` gives n rows of all inputs that are read; `skip` lie before the matrix's. absmax: as WholeRows has it.
+  Result<void> quantize_part(const Chunk& chunk, std::int64_t skip, const std::function<Result<float*>(std::int64_t row, int n)>& numbers_of, std::span<const float> absmax = {});
   Rows plain_rows(const Chunk& chunk, const std::byte* data, std::int64_t stride_bytes) const;
   NotFinite plain_error(const Chunk& chunk) const;
   Result<void> derive_from(std::size_t source);

@@ -52,8 +52,10 @@ std::int64_t absmax(const Kernels& kernels, const SourceRows& source, std::int64
 // Prepares the scale staging of group formats. Called once, before the first store or import. half_scales: every scale will be imported and is stored
 // in FP16; formats that can then need no staging, and the matrix keeps them as they are.
 Result<void> begin(Matrix& matrix, bool half_scales = false);
-// Completes a matrix whose every row arrived: group scales are rounded to FP16, or all kept in FP32 if any is non-zero and below
-// 2^-14 (FP16's smallest normal) or above 65504; formats with exact_scales: if FP16 would round any. Then the staging is freed.
+// Whether FP16 holds the group scales that wait in FP32: none is non-zero and below 2^-14 (FP16's smallest normal) or above 65504; formats with exact_scales: it
+// would round none.
+bool fit_fp16(const Matrix& matrix);
+// Completes a matrix whose every row arrived: group scales are rounded to FP16, or all kept in FP32 where these do not fit. Then the staging is freed.
 // wide: they stay FP32 whatever they are.
 void finish(Matrix& matrix, bool wide = false);
 
