@@ -1,10 +1,8 @@
 #include "cli/ranks.h"
 
-#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -13,13 +11,13 @@
 #include <optional>
 #include <thread>
 
-#include "base/file.h"
 #include "base/thread_pool.h"
 #include "checkpoint/model_folder.h"
 #include "cli/agreement.h"
 #include "cli/console.h"
 #include "cli/launch.h"
 #include "comm/mpi.h"
+#include "comm/neighbours.h"
 #include "engine/ranks.h"
 #include "kernels/dispatch.h"
 
@@ -58,24 +56,8 @@ Error wrong_size(const engine::EngineOptions& options, int started) {
 
 // Ranks that may use the same CPUs of the same machine take a share of them each. A launcher that has dealt them out already is obeyed.
 void share_cpus(comm::Comm& ranks, int threads) {
-  struct Place {
-    std::array<char, 64> machine{};
-    cpu_set_t cpus{};
-  };
-  Place mine;
-  if (const auto boot = read_file("/proc/sys/kernel/random/boot_id")) boot->copy(mine.machine.data(), mine.machine.size() - 1);
-  (void)::sched_getaffinity(0, sizeof mine.cpus, &mine.cpus);
-  std::vector<Place> all(static_cast<std::size_t>(ranks.size()));
-  ranks.all_gather(&mine, sizeof mine, all.data());
-  if (ranks.error()) return;
-  int share = 0, shares = 0;
-  for (int rank = 0; rank < ranks.size(); ++rank) {
-    const Place& place = all[static_cast<std::size_t>(rank)];
-    if (place.machine != mine.machine || !CPU_EQUAL(&place.cpus, &mine.cpus)) continue;
-    share += rank < ranks.rank();
-    ++shares;
-  }
-  take_cpu_share(share, shares, threads);
+  const comm::Neighbours neighbours = comm::neighbours(ranks);
+  if (!ranks.error()) take_cpu_share(neighbours.before, neighbours.same_cpus, threads);
 }
 
 Facts facts_of_program(std::string_view command, const engine::EngineOptions& options) {

@@ -6,7 +6,6 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <map>
 #include <thread>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "comm/group.h"
 #include "comm/monitor.h"
 #include "comm/mpi_library.h"
+#include "comm/neighbours.h"
 #include "comm/side_channel.h"
 
 namespace inflight::comm {
@@ -44,13 +44,6 @@ void put(std::array<char, n>& field, const std::string& text) {
   std::memcpy(field.data(), text.data(), std::min(text.size(), n - 1));
 }
 
-std::string first_line(const char* path) {
-  std::string line;
-  std::ifstream file(path);
-  std::getline(file, line);
-  return line;
-}
-
 // Ranks share memory through /proc, so containers of one machine that do not see each other's processes count as hosts.
 void put_host(Card& card) {
   std::array<char, 256> name{}, pids{};
@@ -59,7 +52,7 @@ void put_host(Card& card) {
   const char* given = std::getenv("INFLIGHT_HOST_NAME");
   const std::string host = given != nullptr && *given != 0 ? given : name.data();
   put(card.host, host);
-  put(card.identity, fmt::format("{} {} {}", host, first_line("/proc/sys/kernel/random/boot_id"), pids.data()));
+  put(card.identity, fmt::format("{} {} {}", host, boot_id(), pids.data()));
 }
 
 Result<void> finish_all(Links& links, std::vector<Links::Ticket> tickets) {

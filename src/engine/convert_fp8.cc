@@ -9,6 +9,7 @@
 #include "base/thread_pool.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf_model.h"
+#include "comm/neighbours.h"
 #include "engine/calibration.h"
 #include "engine/input_moments.h"
 #include "engine/open_model.h"
@@ -116,7 +117,7 @@ Result<Fp8Report> convert(const std::string& folder, const EngineOptions& option
   const checkpoint::Checkpoint source = TRY(checkpoint::Checkpoint::open(folder));
   const kernels::Kernels* kernels = TRY(kernels::choose());
   int threads = usable_threads();
-  if (ranks) threads = std::max(1, threads / std::max(neighbours(*ranks).same_cpus, 1));
+  if (ranks) threads = std::max(1, threads / std::max(comm::neighbours(*ranks).same_cpus, 1));
   ThreadPool pool(options.threads > 0 ? options.threads : threads);
   const loader::LoadPlan plan = TRY(loader::plan_load(source, model.table, {}, {}, pool.threads()));
   if (conversion.queries != "auto") report.plain_queries = TRY(one_of("--queries", conversion.queries, "fp8", "plain"));

@@ -6,6 +6,7 @@
 
 #include "base/nearest.h"
 #include "checkpoint/checkpoint.h"
+#include "comm/neighbours.h"
 #include "engine/fp8.h"
 #include "engine/memory_limit.h"
 #include "engine/ranks.h"
@@ -229,7 +230,7 @@ Result<std::unique_ptr<OpenedModel>> open_rank(const std::string& folder, const 
   const bool streaming = TRY(streaming_road(options));
   params::Topology topology = share ? params::Topology{} : TRY(check_topology(options, ranks));
   int threads = usable_threads();
-  if (ranks) threads = std::max(1, threads / std::max(neighbours(*ranks).same_cpus, 1));
+  if (ranks) threads = std::max(1, threads / std::max(comm::neighbours(*ranks).same_cpus, 1));
   std::shared_ptr<comm::Comm> tensor_ranks = group;  // groups of ranks one after another share each matrix
   if (ranks && !share && topology.tp_size < ranks->size()) {
     tensor_ranks = ranks->split(ranks->rank() / topology.tp_size);
@@ -256,7 +257,7 @@ Result<std::unique_ptr<OpenedModel>> open_rank(const std::string& folder, const 
   }
 
   const std::int64_t weights = prepared.plan.params.weight_bytes, loading = streaming ? prepared.plan.staging_bytes : prepared.plan.source_bytes;
-  const std::int64_t needed = ranks ? sum_on_host(*ranks, weights + loading) : weights + loading;
+  const std::int64_t needed = ranks ? comm::sum_on_host(*ranks, weights + loading) : weights + loading;
   const MemoryLimit limit = TRY(available_memory());
   if (ranks && ranks->error()) return std::unexpected(*ranks->error());
   if (needed > limit.bytes)

@@ -1,7 +1,5 @@
 #include "engine/ranks.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -9,8 +7,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/file.h"
 #include "comm/agree.h"
+#include "comm/neighbours.h"
 #include "engine/expert_move.h"
 #include "engine/rank_groups.h"
 
@@ -59,18 +57,6 @@ class Reader {
   const std::byte* at_;
 };
 
-// A hash of whatever tells hosts apart; ranks in containers of one host are on one host.
-std::uint64_t host_id() {
-  const auto id = read_file("/proc/sys/kernel/random/boot_id");
-  return std::hash<std::string>{}(id ? *id : std::string());
-}
-
-std::uint64_t cpus_id() {
-  cpu_set_t cpus;
-  if (::sched_getaffinity(0, sizeof cpus, &cpus) != 0) return 0;
-  return std::hash<std::string_view>{}({reinterpret_cast<const char*>(&cpus), sizeof cpus});
-}
-
 template <class T>
 std::vector<T> gather(comm::Comm& ranks, const T& mine) {
   std::vector<T> all(static_cast<std::size_t>(ranks.size()));
@@ -87,7 +73,7 @@ Result<MemoryLimit> smallest_share(comm::Comm& ranks) {
     std::int64_t bytes;
     char source[112];
   };
-  Share mine{.host = host_id(), .bytes = 0, .source = {}};
+  Share mine{.host = comm::host_id(), .bytes = 0, .source = {}};
   if (const auto limit = available_memory()) {
     mine.bytes = limit->bytes;
     limit->source.copy(mine.source, sizeof mine.source - 1);
@@ -171,7 +157,6 @@ class Leader : public std::enable_shared_from_this<Leader> {
   const nn::Step& step(const nn::Step& step, nn::Runtime& runtime, const models::Model& model) {
     tell_step(step, runtime);
     if (group_step_.groups() == 1 || ranks_->error()) return step;
-  void begin_update() { tell({.kind = Kind::kUpdate}); }
     const nn::Step& part = group_step_.build(step, group_of_, 0, model, step.hidden != nullptr);
     runtime.group_tokens = group_step_.tokens();
     return part;
@@ -186,6 +171,7 @@ class Leader : public std::enable_shared_from_this<Leader> {
     for (const std::vector<std::int32_t>& layer : placement.logical()) append<std::int32_t>(message_, layer);
     send();
   }
+  void begin_update() { tell({.kind = Kind::kUpdate}); }
   void finish_move(bool wait) { tell({.kind = Kind::kFinishMove, .numbers = {wait}}); }
 
   void collect_expert_tokens(ExpertTokens& counts) {
@@ -309,9 +295,6 @@ class Follower {
   void obey(const Head& head, const std::byte* arrays) {
     comm::Comm& ranks = *opened_->ranks;
     const std::int64_t* n = head.numbers;
-      case Kind::kUpdate:
-        if (const auto update = join_update(*opened_)) (void)(*update)->follow(opened_->store);  // rank 0 knows as much
-        return;
     switch (head.kind) {
       case Kind::kStep: return step(head, arrays);
       case Kind::kCreateCache: {
@@ -326,6 +309,9 @@ class Follower {
       case Kind::kExpertTokens: make_counts(); return sum_expert_tokens(ranks, expert_tokens_);
       case Kind::kBeginMove: return begin_move(head, arrays);
       case Kind::kFinishMove: (void)end_move(*opened_, n[0] != 0); return;  // rank 0 knows as much
+      case Kind::kUpdate:
+        if (const auto update = join_update(*opened_)) (void)(*update)->follow(opened_->store);  // rank 0 knows as much
+        return;
       case Kind::kEnd: caches_.clear(); return;
     }
   }
@@ -431,11 +417,6 @@ Result<void> follow(std::span<OpenedModel* const> models) {
 }
 
 Result<void> follow(OpenedModel& opened) {
-Result<std::unique_ptr<loader::Update>> begin_update(OpenedModel& opened) {
-  if (opened.leader) opened.leader->begin_update();
-  return join_update(opened);
-}
-
   OpenedModel* const one[] = {&opened};
   return follow(one);
 }
@@ -450,6 +431,11 @@ Result<bool> finish_expert_move(OpenedModel& opened, bool wait) {
   return end_move(opened, wait);
 }
 
+Result<std::unique_ptr<loader::Update>> begin_update(OpenedModel& opened) {
+  if (opened.leader) opened.leader->begin_update();
+  return join_update(opened);
+}
+
 void collect_expert_tokens(const OpenedModel& opened) {
   if (opened.leader && opened.runtime->expert_tokens) opened.leader->collect_expert_tokens(*opened.runtime->expert_tokens);
 }
@@ -462,31 +448,6 @@ void join(OpenedModel& opened) {
   if (ranks.rank() != 0 || ranks.error()) return;
   opened.leader = std::make_shared<Leader>(opened.ranks, opened.number, opened.topology.tp_size);
   opened.model = std::make_unique<LeadingModel>(std::move(opened.model), opened.leader);
-}
-
-Neighbours neighbours(comm::Comm& ranks) {
-  struct Place {
-    std::uint64_t host, cpus;
-  };
-  const Place mine{host_id(), cpus_id()};
-  Neighbours result{.ranks = 0, .same_cpus = 0};
-  for (const Place& place : gather(ranks, mine)) {
-    result.ranks += place.host == mine.host;
-    result.same_cpus += place.host == mine.host && place.cpus == mine.cpus;
-  }
-  return result;
-}
-
-std::int64_t sum_on_host(comm::Comm& ranks, std::int64_t bytes) {
-  struct Share {
-    std::uint64_t host;
-    std::int64_t bytes;
-  };
-  const Share mine{host_id(), bytes};
-  std::int64_t sum = 0;
-  for (const Share& share : gather(ranks, mine))
-    if (share.host == mine.host) sum += share.bytes;
-  return sum;
 }
 
 }  // namespace inflight::engine

@@ -49,13 +49,4 @@ Result<std::unique_ptr<loader::Update>> begin_update(OpenedModel& opened);
 // For open_model(). On rank 0 of a group: makes the opened model's forward() lead. On others: remembers which model of rank 0's it is. A collective.
 void join(OpenedModel& opened);
 
-// Ranks of this host, and numbers that they share out. Collectives; after a failure the results mean nothing.
-struct Neighbours {
-  int ranks = 1;      // on this host
-  int same_cpus = 1;  // of them, those that may use the same CPUs as this one
-};
-Neighbours neighbours(comm::Comm& ranks);
-// The sum of `bytes` over the ranks of this host.
-std::int64_t sum_on_host(comm::Comm& ranks, std::int64_t bytes);
-
 }  // namespace inflight::engine
