@@ -106,7 +106,9 @@ void expect_same(const Served& got, const Served& want) {
       ASSERT_EQ(x.scales_fp16, y.scales_fp16);
       ASSERT_EQ(x.wide_scales.bytes(), y.wide_scales.bytes());
       EXPECT_TRUE(same_bytes(x.wide_scales.data(), y.wide_scales.data(), static_cast<std::int64_t>(y.wide_scales.bytes())));
-      if (y.wide_scales.bytes() == 0) EXPECT_TRUE(same_bytes(x.scales, y.scales, slot.bytes.scales));
+      if (y.wide_scales.bytes() == 0) {
+        EXPECT_TRUE(same_bytes(x.scales, y.scales, slot.bytes.scales));
+      }
     }
 }
 
@@ -141,7 +143,7 @@ TEST_P(UpdateOnRanks, gives_the_bytes_of_a_fresh_load) {
 
 std::string name_of(const Case& c) {
   std::string name = fmt::format("{}_{}_{}x{}{}", c.model, c.quantization.empty() ? "bf16" : c.quantization, c.ranks.groups, c.ranks.tensor, c.ranks.experts ? "_experts" : "");
-  std::ranges::replace_if(name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
+  std::ranges::replace_if(name, [](char at) { return !std::isalnum(static_cast<unsigned char>(at)); }, '_');
   return name;
 }
 
@@ -162,7 +164,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, UpdateOnRanks, testing::ValuesIn(cases()), [](const auto& info) { return name_of(info.param); });
+INSTANTIATE_TEST_SUITE_P(Models, UpdateOnRanks, testing::ValuesIn(cases()), [](const auto& test) { return name_of(test.param); });
 
 // One tensor for all experts of a layer, its last two axes exchanged or not.
 TEST(UpdateOnRanks, of_stacked_experts_too) {
