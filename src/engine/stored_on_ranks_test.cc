@@ -39,7 +39,8 @@ EngineOptions options_of(const std::string& quantization) {
   return options;
 }
 
-Result<Loaded> load(const std::string& folder, const params::ParamTable& table, const Topology& topology, const std::string& quantization, bool streaming = true, comm::Comm* ranks = nullptr) {
+Result<Loaded> load(const std::string& folder, const params::ParamTable& table, const Topology& topology, const std::string& quantization, bool streaming = true, comm::Comm* ranks = nullptr,
+                    const std::function<void()>& meanwhile = {}) {
   const checkpoint::Checkpoint checkpoint = TRY(checkpoint::Checkpoint::open(folder));
   quant::FormatPolicy policy = TRY(quant::make_policy(quantization, "auto", {}));
   policy.wide_derived = true;
@@ -49,6 +50,7 @@ Result<Loaded> load(const std::string& folder, const params::ParamTable& table, 
   Loaded loaded;
   loaded.plan = TRY(loader::plan_load(checkpoint, table, topology, policy, threads));
   TRY(loaded.store.allocate(loaded.plan.params));
+  if (meanwhile) meanwhile();  // between the plan and the load
   const loader::LoadContext context{checkpoint, loaded.plan, table, *TRY(kernels::choose()), pool, loaded.store, ranks};
   TRY(streaming ? loader::load_streaming(context, {}) : loader::load_whole(context, {}));
   return loaded;
@@ -363,6 +365,49 @@ TEST(DamagedFormsOnRanks, are_refused_in_the_words_of_one_rank) {
   const std::int64_t shape[2] = {64, 96};
   own.tensors.at("model.layers.0.mlp.down_proj.weight_shape").data.assign(reinterpret_cast<const char*>(shape), sizeof shape);
   expect_refused(own, "says [64, 96], but the model needs [64, 192]");
+}
+
+// The folder in two files, the second of which holds the matrices named so.
+void write_apart(const TestFolder& folder, const std::string& matrices, const std::string& path) {
+  Json index = {{"weight_map", Json::object()}};
+  std::filesystem::create_directories(path);
+  for (const bool named : {false, true}) {
+    TestFolder part = folder;
+    std::erase_if(part.tensors, [&](const auto& tensor) { return (tensor.first.find(matrices) != std::string::npos) != named; });
+    const std::string file = named ? "model-00002-of-00002.safetensors" : "model-00001-of-00002.safetensors";
+    part.write(path + "/part");
+    std::filesystem::rename(path + "/part/model.safetensors", path + "/" + file);
+    std::filesystem::rename(path + "/part/config.json", path + "/config.json");
+    for (const auto& [name, tensor] : part.tensors) index["weight_map"][name] = file;
+  }
+  std::ofstream(path + "/model.safetensors.index.json") << index.dump();
+}
+
+// Shares of a matrix are read by different ranks: one that cannot read its own ends all.
+TEST(SharedReads, of_a_file_that_is_cut_under_one_rank_end_all) {
+  for (const std::string quantization : {"", "wint8", "tensor_wise_fp8"}) {
+    const ScratchFolder scratch;
+    for (const char* copy : {"whole", "cut"}) write_apart(TestFolder::read(data("forms/gptq-4bit-act-order")), "down_proj", scratch.at(copy));  // of which every rank needs all
+    const std::string file = scratch.at("cut") + "/model-00002-of-00002.safetensors";
+    const ModelPlan model = plan_model(scratch.at("whole"), options_of(quantization)).value();
+    const std::vector<Topology> topologies = ranks_of(2, false);
+    auto ends = comm::thread_ranks(2);
+    std::vector<Result<Loaded>> loaded;
+    for (std::size_t rank = 0; rank < 2; ++rank) loaded.emplace_back(std::unexpected(Error{}));
+    std::vector<std::jthread> threads;
+    for (std::size_t rank = 0; rank < 2; ++rank)
+      threads.emplace_back([&, rank] {
+        const auto cut = [&] {
+          if (rank == 1) std::filesystem::resize_file(file, std::filesystem::file_size(file) / 2);
+        };
+        loaded[rank] = load(scratch.at(rank == 1 ? "cut" : "whole"), model.table, topologies[rank], quantization, true, ends[rank].get(), cut);
+      });
+    threads.clear();
+    for (const auto& part : loaded) {
+      ASSERT_FALSE(part);
+      EXPECT_THAT(part.error().message, testing::AllOf(testing::HasSubstr("rank 1"), testing::HasSubstr("cut/model-00002-of-00002.safetensors"), testing::AnyOf(testing::HasSubstr("truncated"), testing::HasSubstr("changed"))));
+    }
+  }
 }
 
 // ---- whole models
