@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "base/file.h"
+#include "engine/compare_for_test.h"
 #include "engine/engine.h"
 #include "engine/expert_balancer.h"
 #include "engine/ranks_for_test.h"
@@ -74,16 +75,6 @@ std::vector<float> logits_of(engine::OpenedModel& opened, const std::vector<std:
   return all;
 }
 
-void expect_close(const std::vector<float>& got, const std::vector<float>& want) {
-  ASSERT_EQ(got.size(), want.size());
-  float most = 0, apart = 0;
-  for (std::size_t i = 0; i < want.size(); ++i) {
-    most = std::max(most, std::fabs(want[i]));
-    apart = std::max(apart, std::fabs(want[i] - got[i]));
-  }
-  EXPECT_LE(apart, 2e-4f * most);
-}
-
 // The heaviest rank over the mean, of rows that experts of each rank computed of the windows. Rank 0's forward() ends after the others have given their part of the last
 // layer, which is when they have counted all.
 double measured_imbalance(Ranked& ranked, const std::vector<std::vector<std::int32_t>>& windows) {
@@ -136,7 +127,7 @@ TEST_P(ExpertBalance, the_heaviest_rank_gets_lighter_as_promised_and_logits_stay
   EXPECT_GT(rebalanced->before, 1.15);
   EXPECT_LT(rebalanced->after, 1.06);
   EXPECT_NEAR(measured_imbalance(ranked, windows), rebalanced->after, 0.05);
-  expect_close(logits_of(ranked.lead(), windows), expected);
+  engine::expect_close(logits_of(ranked.lead(), windows), expected);
   if (!hosts.empty()) {  // two: an expert and its replicas are on one of them
     const params::ExpertPlacement& placement = *ranked.lead().runtime->placement;
     for (std::int64_t layer = 1; layer < static_cast<std::int64_t>(placement.logical().size()); ++layer)  // the first is dense

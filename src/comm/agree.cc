@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/gather.h"
+
 namespace inflight::comm {
 namespace {
 
@@ -90,8 +92,7 @@ std::optional<RankError> first_error(Comm& comm, const std::optional<Error>& min
     own.code = mine->code;
     mine->message.copy(own.message, sizeof own.message - 1);
   }
-  std::vector<Outcome> all(static_cast<std::size_t>(comm.size()));
-  comm.all_gather(&own, sizeof own, all.data());
+  const std::vector<Outcome> all = gather(comm, own);
   if (comm.error()) return std::nullopt;
   const auto failed = std::find_if(all.begin(), all.end(), [](const Outcome& outcome) { return outcome.failed; });
   if (failed == all.end()) return std::nullopt;

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/gather.h"
+
 namespace inflight::comm {
 namespace {
 
@@ -14,13 +16,6 @@ std::uint64_t cpus_id() {
   cpu_set_t cpus;
   if (::sched_getaffinity(0, sizeof cpus, &cpus) != 0) return 0;
   return std::hash<std::string_view>{}({reinterpret_cast<const char*>(&cpus), sizeof cpus});
-}
-
-template <class T>
-std::vector<T> gather(Comm& ranks, const T& mine) {
-  std::vector<T> all(static_cast<std::size_t>(ranks.size()));
-  ranks.all_gather(&mine, sizeof mine, all.data());
-  return all;
 }
 
 }  // namespace

@@ -16,14 +16,21 @@ inline float largest(const std::vector<float>& values) {
   return most;
 }
 
-// Fails with the first position that is off, naming row and column. Tolerance: 2e-4 of the largest magnitude.
-inline void expect_close(const float* got, std::int64_t got_stride, const std::vector<float>& want, std::int64_t columns, const std::string& what) {
-  const float tolerance = 2e-4f * largest(want);
+// Fails with the first position that is off, naming row and column. share: of the largest magnitude.
+inline void expect_close(const float* got, std::int64_t got_stride, const std::vector<float>& want, std::int64_t columns, const std::string& what, float share = 2e-4f) {
+  const float tolerance = share * largest(want);
   for (std::size_t i = 0; i < want.size(); ++i) {
     const auto row = static_cast<std::int64_t>(i) / columns, column = static_cast<std::int64_t>(i) % columns;
     const float value = got[row * got_stride + column];
     ASSERT_LE(std::fabs(value - want[i]), tolerance) << what << " at token " << row << ", column " << column << ": got " << value << ", reference " << want[i];
   }
+}
+
+// Of as many numbers, in one row.
+inline void expect_close(const std::vector<float>& got, const std::vector<float>& want, float share = 2e-4f) {
+  ASSERT_EQ(got.size(), want.size());
+  const auto columns = static_cast<std::int64_t>(want.size());
+  expect_close(got.data(), columns, want, columns, "numbers", share);
 }
 
 // Mean over positions of KL(softmax(a) || softmax(b)), rows of `vocabulary` logits.

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <random>
 
+#include "engine/compare_for_test.h"
 #include "engine/expert_balancer.h"
 #include "engine/ranks_for_test.h"
 #include "engine/test_folder.h"
@@ -47,26 +48,9 @@ struct Ranked {
 };
 
 std::vector<float> logits_of(OpenedModel& opened) {
-  std::vector<std::int32_t> ids;
+  std::vector<std::int64_t> ids;
   for (int i = 0; i < 24; ++i) ids.push_back(3 + i * 5 % 28);
-  const std::int64_t stride = opened.model->logits_stride(), vocabulary = opened.model->info().vocabulary;
-  const auto padded = forward_once(opened, ids).logits;
-  std::vector<float> logits;
-  for (std::size_t t = 0; t < ids.size(); ++t) {
-    const auto row = padded.begin() + static_cast<std::ptrdiff_t>(t) * stride;
-    logits.insert(logits.end(), row, row + vocabulary);
-  }
-  return logits;
-}
-
-void expect_close(const std::vector<float>& got, const std::vector<float>& want) {
-  ASSERT_EQ(got.size(), want.size());
-  float most = 0, apart = 0;
-  for (std::size_t i = 0; i < want.size(); ++i) {
-    most = std::max(most, std::fabs(want[i]));
-    apart = std::max(apart, std::fabs(want[i] - got[i]));
-  }
-  EXPECT_LE(apart, 2e-5f * most) << "largest logit " << most;
+  return logits_of(opened, ids);
 }
 
 bool same_bytes(const void* a, const void* b, std::int64_t bytes) { return std::memcmp(a, b, static_cast<std::size_t>(bytes)) == 0; }
@@ -114,7 +98,7 @@ void expect_moves(const std::string& folder, int redundant, const std::string& q
   const std::vector<float> expected = logits_of(**one);
   Ranked ranked(folder, options_of(kRanks, redundant, quantization));
   ASSERT_TRUE(ranked.model.opened) << ranked.model.opened.error().message;
-  expect_close(logits_of(ranked.lead()), expected);
+  expect_close(logits_of(ranked.lead()), expected, 2e-5f);
   std::vector<std::int64_t> bytes;
   for (const OpenedModel* own : ranked.opened) bytes.push_back(own->store.weight_bytes());
   const params::ExpertPlacement initial = *ranked.lead().runtime->placement;
@@ -124,14 +108,14 @@ void expect_moves(const std::string& folder, int redundant, const std::string& q
     const auto moved = move_to(ranked.lead(), placement);
     ASSERT_TRUE(moved) << moved.error().message;
     EXPECT_EQ(*ranked.lead().runtime->placement, *placement);
-    expect_close(logits_of(ranked.lead()), expected);
+    expect_close(logits_of(ranked.lead()), expected, 2e-5f);
     int matrices = 0;
     for (const OpenedModel* own : ranked.opened) matrices += expect_experts(*own, **one);
     EXPECT_GT(matrices, 0);
   }
   const auto back = move_to(ranked.lead(), std::make_shared<const params::ExpertPlacement>(initial));
   ASSERT_TRUE(back) << back.error().message;
-  expect_close(logits_of(ranked.lead()), expected);
+  expect_close(logits_of(ranked.lead()), expected, 2e-5f);
   for (std::size_t rank = 0; rank < bytes.size(); ++rank) EXPECT_EQ(ranked.opened[rank]->store.weight_bytes(), bytes[rank]) << "what left gave its memory back, rank " << rank;
   for (const auto& outcome : ranked.model.end()) EXPECT_TRUE(outcome) << outcome.error().message;
 }
@@ -298,7 +282,7 @@ TEST(StoredExperts, that_one_rank_cannot_load_leave_the_placement) {
   const auto one = open_model(folder, options_of(1)).value();
   const auto moved = move_to(ranked.lead(), turned(*placement, 1));
   ASSERT_TRUE(moved) << moved.error().message;
-  expect_close(logits_of(ranked.lead()), expected);
+  expect_close(logits_of(ranked.lead()), expected, 2e-5f);
   for (const OpenedModel* own : ranked.opened) EXPECT_GT(expect_experts(*own, *one), 0);
   for (const auto& outcome : ranked.model.end()) EXPECT_TRUE(outcome) << outcome.error().message;
 }
@@ -315,13 +299,13 @@ TEST(StoredExperts, are_balanced_by_their_loads) {
     options.tensor_parallel_size = kRanks / groups;
     Ranked ranked(folder, options);
     ASSERT_TRUE(ranked.model.opened) << ranked.model.opened.error().message;
-    expect_close(logits_of(ranked.lead()), expected);
+    expect_close(logits_of(ranked.lead()), expected, 2e-5f);
     ExpertBalancer balancer(ranked.lead());
     const auto rebalanced = balancer.rebalance();
     ASSERT_TRUE(rebalanced) << rebalanced.error().message;
     EXPECT_GT(rebalanced->layers, 0);
     EXPECT_LT(rebalanced->after, rebalanced->before);
-    expect_close(logits_of(ranked.lead()), expected);
+    expect_close(logits_of(ranked.lead()), expected, 2e-5f);
     for (const OpenedModel* own : ranked.opened) EXPECT_GT(expect_experts(*own, *one), 0);
     for (const auto& outcome : ranked.model.end()) EXPECT_TRUE(outcome) << outcome.error().message;
   }

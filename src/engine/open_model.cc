@@ -6,6 +6,7 @@
 
 #include "base/nearest.h"
 #include "checkpoint/checkpoint.h"
+#include "comm/gather.h"
 #include "comm/neighbours.h"
 #include "engine/fp8.h"
 #include "engine/memory_limit.h"
@@ -197,8 +198,7 @@ Result<void> check_same(comm::Comm* ranks, const Prepared& prepared, const param
     all += fmt::format("{} {} {} {}\n", table.rows[i].full_name(), table.rows[i].outputs(), table.rows[i].inputs, format ? format->name : "vector");
   }
   const std::uint64_t mine = std::hash<std::string>{}(all);
-  std::vector<std::uint64_t> hashes(static_cast<std::size_t>(ranks->size()));
-  ranks->all_gather(&mine, sizeof mine, hashes.data());
+  const std::vector<std::uint64_t> hashes = comm::gather(*ranks, mine);
   if (ranks->error() || hashes[0] == mine) return {};
   return fail(Code::kInvalidArgument, "this rank opened another model than rank 0, or with other options: the parameters, their formats, how they are cut, the FP8 scales or config.json differ; give all ranks the same folder and options");
 }

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
 #include "comm/threads.h"
+#include "engine/bytes_read_for_test.h"
 #include "engine/test_folder.h"
 #include "engine/tiny_models_for_test.h"
 #include "kernels/dispatch.h"
@@ -326,15 +327,6 @@ TEST(RankSlicesWithWideScales, all_ranks_keep_them_where_one_must) {
         EXPECT_EQ(parts[r]->report->weight_bytes, parts[r]->store.weight_bytes());
       }
     }
-}
-
-// Bytes that this process has asked read() for.
-std::int64_t bytes_read() {
-  std::ifstream io("/proc/self/io");
-  std::string name;
-  std::int64_t bytes = -1;
-  io >> name >> bytes;
-  return name == "rchar:" ? bytes : -1;
 }
 
 TEST(RankSlicesRead, no_more_than_their_parts) {

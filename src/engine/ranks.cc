@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/agree.h"
+#include "comm/gather.h"
 #include "comm/neighbours.h"
 #include "engine/expert_move.h"
 #include "engine/rank_groups.h"
@@ -57,13 +58,6 @@ class Reader {
   const std::byte* at_;
 };
 
-template <class T>
-std::vector<T> gather(comm::Comm& ranks, const T& mine) {
-  std::vector<T> all(static_cast<std::size_t>(ranks.size()));
-  ranks.all_gather(&mine, sizeof mine, all.data());
-  return all;
-}
-
 Error out_of_memory(std::string_view what, const std::exception& error) { return {Code::kExhausted, fmt::format("{} ran out of memory: {}", what, error.what())}; }
 
 // The part of memory_for_cache() that every rank does.
@@ -80,7 +74,7 @@ Result<MemoryLimit> smallest_share(comm::Comm& ranks) {
   } else {
     ranks.fail(limit.error());
   }
-  const std::vector<Share> all = gather(ranks, mine);
+  const std::vector<Share> all = comm::gather(ranks, mine);
   if (auto error = ranks.error()) return std::unexpected(*std::move(error));
   MemoryLimit smallest;
   for (std::size_t r = 0; r < all.size(); ++r) {
@@ -118,7 +112,7 @@ Result<bool> end_move(OpenedModel& opened, bool wait) {
   if (wait) opened.expert_move->wait();
   const bool done = opened.expert_move->done();
   const std::optional<Error> mine = done ? opened.expert_move->error() : std::nullopt;
-  const std::vector<State> all = gather(ranks, State{.done = done, .failed = mine.has_value()});
+  const std::vector<State> all = comm::gather(ranks, State{.done = done, .failed = mine.has_value()});
   if (auto error = ranks.error()) return std::unexpected(*std::move(error));
   const bool failed = std::ranges::find(all, true, &State::failed) != all.end();
   if (!failed && std::ranges::find(all, false, &State::done) != all.end()) return false;

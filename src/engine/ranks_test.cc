@@ -10,7 +10,7 @@
 #include <map>
 
 #include "checkpoint/read_tensor.h"
-#include "engine/collector.h"
+#include "engine/calibration_for_test.h"
 #include "engine/compare_for_test.h"
 #include "engine/engine.h"
 #include "engine/fake_model_for_test.h"
@@ -313,14 +313,7 @@ TEST(Ranks, calibration_sees_the_whole_model) {
     for (const bool expert_parallel : {false, true}) {
       SCOPED_TRACE(name + (expert_parallel ? ", whole experts" : ""));
       const std::vector<std::int64_t> ids = {5, 17, 300};  // few enough that some experts are seen in the forced pass alone
-      const auto calibrate = [&](OpenedModel& opened) {
-        Collector collector(opened.table, *opened.pool);
-        opened.runtime->observer = &collector;
-        logits_of(opened, ids);
-        if (collector.begin_forced_pass()) logits_of(opened, ids);
-        opened.runtime->observer = nullptr;
-        return collector.snapshot();
-      };
+      const auto calibrate = [&](OpenedModel& opened) { return calibrated(opened, [&](OpenedModel& model) { logits_of(model, ids); }); };
       auto one = open_model(tiny(name), ranked_options(1));
       ASSERT_TRUE(one) << one.error().message;
       const Calibration want = calibrate(**one);
@@ -328,15 +321,8 @@ TEST(Ranks, calibration_sees_the_whole_model) {
         RankedModel model(n, tiny(name), ranked_options(n, "", expert_parallel));
         ASSERT_TRUE(model.opened) << model.opened.error().message;
         const Calibration got = calibrate(**model.opened);
-        ASSERT_EQ(got.points.size(), want.points.size());
-        for (const auto& [point, stats] : want.points) {
-          SCOPED_TRACE(fmt::format("{} on {} ranks", point, n));
-          const PointStats& other = got.points.at(point);
-          EXPECT_EQ(other.origin, stats.origin);
-          EXPECT_NEAR(other.amax, stats.amax, 1e-4f * stats.amax);
-          ASSERT_EQ(other.channels.size(), stats.channels.size());
-          for (std::size_t k = 0; k < stats.channels.size(); ++k) EXPECT_NEAR(other.channels[k], stats.channels[k], 1e-4f * stats.amax) << k;
-        }
+        SCOPED_TRACE(fmt::format("{} ranks", n));
+        expect_same_points(got, want);
         expect_fine(model);
       }
     }

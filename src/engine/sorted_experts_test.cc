@@ -6,7 +6,7 @@
 #include <map>
 
 #include "checkpoint/read_tensor.h"
-#include "engine/collector.h"
+#include "engine/calibration_for_test.h"
 #include "engine/compare_for_test.h"
 #include "engine/engine.h"
 #include "engine/fake_model_for_test.h"
@@ -154,29 +154,20 @@ TEST(SortedExperts, answers_are_those_of_one_rank) {
 
 // All channels in the model's order, of tokens that chose an expert and of those forced through it.
 TEST(SortedExperts, calibration_sees_the_whole_model) {
-  const auto calibrate = [](OpenedModel& opened) {
-    Collector collector(opened.table, *opened.pool);
-    opened.runtime->observer = &collector;
-    logits_of(opened, false, 1);
-    EXPECT_TRUE(collector.begin_forced_pass());
-    logits_of(opened, false, 1);
-    opened.runtime->observer = nullptr;
-    return collector.snapshot();
+  int passes = 0;
+  const auto calibrate = [&](OpenedModel& opened) {
+    passes = 0;
+    const Calibration seen = calibrated(opened, [&](OpenedModel& model) { logits_of(model, false, 1), ++passes; });
+    EXPECT_EQ(passes, 2) << "some experts are seen in the forced pass alone";
+    return seen;
   };
   const Calibration want = calibrate(*open_model(kFolder, options_of(1)).value());
   for (const int n : {2, 4}) {
     RankedModel model(n, kFolder, options_of(n));
     ASSERT_TRUE(model.opened) << model.opened.error().message;
     const Calibration got = calibrate(**model.opened);
-    ASSERT_EQ(got.points.size(), want.points.size());
-    for (const auto& [point, stats] : want.points) {
-      SCOPED_TRACE(fmt::format("{} on {} ranks", point, n));
-      const PointStats& other = got.points.at(point);
-      EXPECT_EQ(other.origin, stats.origin);
-      EXPECT_NEAR(other.amax, stats.amax, 1e-4f * stats.amax);
-      ASSERT_EQ(other.channels.size(), stats.channels.size());
-      for (std::size_t k = 0; k < stats.channels.size(); ++k) EXPECT_NEAR(other.channels[k], stats.channels[k], 1e-4f * stats.amax) << k;
-    }
+    SCOPED_TRACE(fmt::format("{} ranks", n));
+    expect_same_points(got, want);
     expect_fine(model);
   }
 }

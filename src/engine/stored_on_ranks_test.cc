@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "comm/threads.h"
+#include "engine/bytes_read_for_test.h"
 #include "engine/open_model.h"
 #include "engine/ranks_for_test.h"
 #include "engine/test_folder.h"
@@ -232,15 +233,6 @@ INSTANTIATE_TEST_SUITE_P(All, AnewOnRanks,
                          [](const auto& test) { return test_name(std::get<0>(test.param) + "_" + std::get<1>(test.param)); });
 
 // ---- bytes
-
-// Bytes that this process has asked read() for; -1: no such count here.
-std::int64_t bytes_read() {
-  std::ifstream io("/proc/self/io");
-  std::string name;
-  std::int64_t bytes = -1;
-  io >> name >> bytes;
-  return name == "rchar:" ? bytes : -1;
-}
 
 class BytesOfForms : public testing::TestWithParam<std::tuple<std::string, std::string>> {};
 

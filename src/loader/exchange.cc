@@ -6,7 +6,6 @@
 #include <mutex>
 
 #include "loader/parallel.h"
-#include "loader/shared_reads.h"
 #include "loader/transpose.h"
 #include "tensor/buffer.h"
 
@@ -309,9 +308,14 @@ std::int64_t exchange_bytes(const LoadPlan& plan, int threads) {
   return staging + magnitudes + (tiles ? threads * kTransposedTileBytes : 0);
 }
 
+Result<void> check_together(const LoadContext& context) {
+  if (!context.ranks || context.ranks->size() == 1) return fail(Code::kInternal, "a part of a model is loaded without the ranks that hold the others");
+  return {};
+}
+
 Result<void> load_exchanged(const LoadContext& context, Sink& sink, const TensorBytes& bytes, const Advance& advance) {
   if (context.plan.batches.empty()) return {};
-  if (!context.ranks || context.ranks->size() == 1) return fail(Code::kInternal, "a part of a model is loaded without the ranks that hold the others");
+  TRY(check_together(context));
   return Loader(context, sink, bytes, advance).load();
 }
 

@@ -28,6 +28,9 @@ Result<void> plan_exchange(const checkpoint::Checkpoint& checkpoint, const param
 // Temporary memory at most.
 std::int64_t exchange_bytes(const LoadPlan& plan, int threads);
 
+// An error where there are no other ranks, with which the caller's part of the plan must be loaded.
+Result<void> check_together(const LoadContext& context);
+
 // Loads plan.batches with the ranks of `context`. An error of this rank is returned and not told to the others.
 Result<void> load_exchanged(const LoadContext& context, Sink& sink, const TensorBytes& bytes, const Advance& advance);
 

@@ -250,7 +250,7 @@ std::int64_t source_bytes(const Checkpoint& checkpoint, const LoadPlan& plan, co
 }
 
 // Which inputs are read of matrices that arrive quantized, and how many bytes that is: those of the slice with what else decides over its codes.
-Result<void> plan_quantized(const Checkpoint& checkpoint, const params::ParamTable& table, const params::Topology& topology, LoadPlan& plan) {
+void plan_quantized(const Checkpoint& checkpoint, const params::ParamTable& table, const params::Topology& topology, LoadPlan& plan) {
   for (Route& route : plan.routes) {
     if (route.stored >= 0) plan.source_bytes += source_bytes(checkpoint, plan, route);
     if (route.form < 0) continue;
@@ -263,13 +263,12 @@ Result<void> plan_quantized(const Checkpoint& checkpoint, const params::ParamTab
     if (source.settings.order || (anew && format.scale_inputs() == 0)) wanted = {0, source.inputs};
     route.read = whole_units(source, wanted, anew ? std::max<std::int64_t>(format.scale_inputs(), 1) : 1);
   }
-  TRY(plan_shared_reads(checkpoint, table, topology, plan));
+  plan_shared_reads(checkpoint, table, topology, plan);
   for (std::size_t r = 0; r < plan.routes.size(); ++r) {
     const Route& route = plan.routes[r];
     if (route.shared_read) plan.source_bytes += shared_source_bytes(checkpoint, plan, r, topology);
     else if (route.form >= 0) plan.source_bytes += source_bytes(checkpoint, plan, route);
   }
-  return {};
 }
 
 // "wint8", or "wint8, experts wint4, 3 overrides".
@@ -415,7 +414,7 @@ Result<LoadPlan> plan_load(const Checkpoint& checkpoint, const params::ParamTabl
   plan.params = TRY(quant::plan_params(table, topology, stored ? as_stored : policy, wide, stored_format));
   for (std::size_t i = 0; i < table.rows.size(); ++i)
     if (stored_format[i] && orders[i]) TRY(set_order(table.rows[i], topology, orders[i], plan.params.slots[i]));
-  TRY(plan_quantized(checkpoint, table, topology, plan));
+  plan_quantized(checkpoint, table, topology, plan);
   TRY(plan_exchange(checkpoint, table, topology, stored_format, plan));
   for (const ParamSpec& row : table.rows)
     if (row.derivation) plan.derive_bytes.push_back(quant::derive_bytes(table.rows[row.derivation->source].inputs, *row.derivation));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "loader/exchange.h"
 #include "loader/parallel.h"
 #include "tensor/buffer.h"
 
@@ -54,7 +55,7 @@ bool needs_all(const LoadPlan& plan, const params::ParamSpec& row, const Route& 
 
 }  // namespace
 
-Result<void> plan_shared_reads(const Checkpoint& checkpoint, const params::ParamTable& table, const params::Topology& topology, LoadPlan& plan) {
+void plan_shared_reads(const Checkpoint& checkpoint, const params::ParamTable& table, const params::Topology& topology, LoadPlan& plan) {
   for (std::size_t r = 0; r < plan.routes.size(); ++r) {
     Route& route = plan.routes[r];
     const params::ParamSpec& row = table.rows[route.param];
@@ -74,7 +75,6 @@ Result<void> plan_shared_reads(const Checkpoint& checkpoint, const params::Param
       batch.reads.push_back(read);
     }
   }
-  return {};
 }
 
 std::int64_t shared_source_bytes(const Checkpoint& checkpoint, const LoadPlan& plan, std::size_t route, const params::Topology& topology) {
@@ -107,10 +107,13 @@ class Loader {
 
   Result<void> load() {
     staging_ = TRY(Buffer::map(static_cast<std::size_t>(shared_read_bytes(plan_))));
-    TRY(expect(plan_.shared_reads[0]));
+    std::vector<Reading> readings = readings_of(plan_.shared_reads[0]);
+    TRY(expect(readings));
     for (std::size_t b = 0; b < plan_.shared_reads.size(); ++b) {
-      if (b + 1 < plan_.shared_reads.size()) TRY(expect(plan_.shared_reads[b + 1]));
-      TRY(load_batch(plan_.shared_reads[b]));
+      std::vector<Reading> next = b + 1 < plan_.shared_reads.size() ? readings_of(plan_.shared_reads[b + 1]) : std::vector<Reading>{};
+      TRY(expect(next));
+      TRY(load_batch(plan_.shared_reads[b], readings));
+      readings = std::move(next);
     }
     return {};
   }
@@ -132,8 +135,8 @@ class Loader {
     return readings;
   }
 
-  Result<void> expect(const SharedBatch& batch) {
-    return each(context_.pool, readings_of(batch), [&](const Reading& reading, int) -> Result<void> {
+  Result<void> expect(const std::vector<Reading>& readings) {
+    return each(context_.pool, readings, [&](const Reading& reading, int) -> Result<void> {
       const FormLines& f = reading.all.lines;
       bytes_.expect(reading.tensor, {(f.begin + reading.begin) * f.line_bytes + f.offset, (f.begin + reading.end - 1) * f.line_bytes + f.offset + f.bytes});
       return {};
@@ -170,8 +173,8 @@ class Loader {
     return parts;
   }
 
-  Result<void> load_batch(const SharedBatch& batch) {
-    TRY(each(context_.pool, readings_of(batch), [&](const Reading& reading, int worker) -> Result<void> {
+  Result<void> load_batch(const SharedBatch& batch, const std::vector<Reading>& readings) {
+    TRY(each(context_.pool, readings, [&](const Reading& reading, int worker) -> Result<void> {
       TRY(read(reading));
       if (!advance_((reading.end - reading.begin) * reading.all.lines.bytes, worker)) return fail(Code::kCancelled, "loading was stopped");
       return {};
@@ -204,7 +207,7 @@ class Loader {
 
 Result<void> load_shared_reads(const LoadContext& context, Sink& sink, const TensorBytes& bytes, const Advance& advance) {
   if (context.plan.shared_reads.empty()) return {};
-  if (!context.ranks || context.ranks->size() == 1) return fail(Code::kInternal, "a part of a model is loaded without the ranks that hold the others");
+  TRY(check_together(context));
   return Loader(context, sink, bytes, advance).load();
 }
 

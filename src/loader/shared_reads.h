@@ -8,7 +8,7 @@
 namespace inflight::loader {
 
 // After the routes of forms know what they read: sets plan.shared_reads, marks their routes. The same on every rank.
-Result<void> plan_shared_reads(const checkpoint::Checkpoint& checkpoint, const params::ParamTable& table, const params::Topology& topology, LoadPlan& plan);
+void plan_shared_reads(const checkpoint::Checkpoint& checkpoint, const params::ParamTable& table, const params::Topology& topology, LoadPlan& plan);
 
 // Bytes that this rank reads of a marked route.
 std::int64_t shared_source_bytes(const checkpoint::Checkpoint& checkpoint, const LoadPlan& plan, std::size_t route, const params::Topology& topology);

@@ -298,8 +298,9 @@ Result<LoadReport> load_parameters(const LoadContext& context, const Progress& p
   if (error.failed()) return std::unexpected(error.take());
   auto reported = start;  // of worker 0 alone
   const Advance advance_together = [&](std::int64_t bytes, int worker) { return advance(bytes, chunks.size(), worker, reported); };
-  TRY(load_exchanged(context, sink, FileBytes(checkpoint, cold), advance_together));
-  TRY(load_shared_reads(context, sink, FileBytes(checkpoint, cold), advance_together));
+  const FileBytes bytes(checkpoint, cold);
+  TRY(load_exchanged(context, sink, bytes, advance_together));
+  TRY(load_shared_reads(context, sink, bytes, advance_together));
   for (std::size_t shard = 0; shard < files.size(); ++shard) TRY(checkpoint.verify_unchanged(static_cast<int>(shard)));
   TRY(sink.check_complete());
   if (progress && !progress(context.plan.source_bytes, context.plan.source_bytes)) return fail(Code::kCancelled, "loading was stopped");
